@@ -2,29 +2,284 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hbmwatch._sizes import format_size
 
 if TYPE_CHECKING:
-    from hbmwatch._records import OomReport, PeakSummary
+    from hbmwatch._records import (
+        DeviceMemory,
+        Finding,
+        OomMessage,
+        OomReport,
+        PeakOp,
+        PeakSummary,
+    )
+
+SCHEMA = 1
+_WIDTH = 99
+_SHOWN_FINDINGS = 4
+_SHOWN_SENTENCES = 4
+_SPACES = {"hbm": "HBM", "vmem": "VMEM", "smem": "SMEM", "cmem": "CMEM", "host": "host memory"}
+_KINDS = {"parameter": "argument"}
+_OUTER_JIT = re.compile(r"^jit\([^()/]*\)/(?:jit\(main\)/)?")
+_LAYOUT = re.compile(r"\{[^{}]*\}")
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def clean(text: str, width: int = _WIDTH) -> str:
+    """Foreign text made harmless and short: no control, escape or bidirectional characters."""
+    shown = "".join(c if unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}"
+                    for c in text[: 4 * width])
+    if len(shown) <= width:
+        return shown
+    head = (width - 1) // 3
+    return f"{shown[:head]}\N{HORIZONTAL ELLIPSIS}{shown[-(width - 1 - head):]}"
+
+
+def headline(report: OomReport) -> str:
+    """One line: what ran out of which memory, and the figures that bind."""
+    figures = ", ".join(_figures(report.message, report.device))
+    return f"hbmwatch: {_what(report)}{': ' if figures else ''}{figures}"
+
+
+def _what(report: OomReport) -> str:
+    message = report.message
+    name = report.function or (report.summary.module if report.summary else message.module)
+    when = {"compile": " while compiling", "run": " at run time"}.get(message.phase or "", "")
+    kind = report.device.device_kind if report.device else (message.platform or "").upper()
+    where = f" {'for' if message.phase == 'compile' else 'on'} {clean(kind, 40)}" if kind else ""
+    code = f" ({message.code})" if message.code else ""
+    return f"{clean(name or 'the program', 60)} ran out of {_space(message)}{when}{where}{code}"
+
+
+def _space(message: OomMessage) -> str:
+    if message.platform == "cpu":
+        return "memory"
+    if message.platform == "gpu" and message.memory_space in (None, "hbm"):
+        return "device memory"
+    return _SPACES.get(message.memory_space or "hbm", str(message.memory_space))
+
+
+def _figures(message: OomMessage, device: DeviceMemory | None) -> list[str]:
+    """What was asked, what was there, and by how much it did not fit."""
+    limit = message.limit_bytes
+    over = message.exceeded_by_bytes
+    if over is None and limit is not None and message.used_bytes is not None:
+        over = message.used_bytes - limit
+    per = " a device" if device and device.device_count > 1 else ""
+    named = [
+        ("asked for", message.requested_bytes, ""),
+        ("needs", message.used_bytes, per),
+        ("has", limit, ""),
+        ("over by", over, ""),
+        ("free", message.free_bytes, ""),
+        ("largest free block", message.largest_free_bytes, ""),
+    ]
+    return [f"{name} {format_size(n)}{tail}" for name, n, tail in named if n is not None]
 
 
 def summary_text(summary: PeakSummary) -> str:
     """The peak-op summary as a table."""
-    return f"{summary.module} {format_size(summary.peak_bytes)}"
+    module = f"{clean(summary.module, 60)}"
+    space = _SPACES.get(summary.memory_space, summary.memory_space)
+    head = f"{module}: {format_size(summary.peak_bytes)} of {space} at the peak{_point(summary)}"
+    return "\n".join([head, f"  {_by_kind(summary)}", *_buffer_rows(summary, summary.top)])
 
 
 def report_text(report: OomReport) -> str:
-    """The whole report, at most about 40 lines below 100 columns."""
-    return str(report.summary)
+    """The whole report, below 100 columns and at most about 40 lines."""
+    lines = [f"hbmwatch: {_what(report)}"]
+    figures = _figures(report.message, report.device)
+    lines += [f"  {', '.join(figures)}"] if figures else []
+    if report.summary is not None:
+        lines += _program_lines(report, report.summary)
+    elif report.message.ops:
+        lines += ["  largest buffers, by the message"]
+        lines += _rows([(1, op) for op in report.message.ops], report.top)
+    lines += _finding_lines(report.findings)
+    lines += _sentences("note", report.notes)
+    lines += _sentences("not known", report.missing)
+    if report.logdir is not None and report.summary is not None:
+        lines += _wrapped(f"profile: xprof --logdir={clean(report.logdir, 200)} --port=6006")
+        lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    lines += _wrapped(clean(versions, 300))
+    lines += _links(report.message)
+    return "\n".join(lines)
+
+
+def _module_name(summary: PeakSummary) -> str:
+    number = "" if summary.program_id is None else f"({summary.program_id})"
+    return f"{summary.module}{number}"
+
+
+def _point(summary: PeakSummary) -> str:
+    if summary.peak_position is None:
+        return ""
+    return f" (program point {summary.peak_position} of {len(summary.heap_bytes)})"
+
+
+def _program_lines(report: OomReport, summary: PeakSummary) -> list[str]:
+    devices = report.device.device_count if report.device else 1
+    per = f", on each of {devices} devices" if devices > 1 else ""
+    head = f"  {format_size(summary.peak_bytes)} at the peak of {clean(summary.module, 50)}{per}"
+    arguments = [op for op in summary.by_size() if op.path]
+    shown = ", ".join(f"{op.path} {_shape(op)}" for op in arguments[:3])
+    more = f" and {len(arguments) - 3} more" if len(arguments) > 3 else ""
+    lines = [f"{head}{_point(summary)}:", f"    {_by_kind(summary)}"]
+    if arguments:
+        lines += [clean(f"  arguments: {shown}{more}")]
+    space = _SPACES.get(summary.memory_space, summary.memory_space)
+    return [*lines, f"  largest buffers in {space} at the peak", *_buffer_rows(summary, report.top)]
+
+
+def _by_kind(summary: PeakSummary) -> str:
+    """What is live at the peak, by allocation type, and how much of it is padding."""
+    totals: dict[str, int] = {}
+    for op in summary.ops:
+        name = f"{_KINDS.get(op.kind, op.kind)}s" if op.instruction else "small buffers"
+        totals[name] = totals.get(name, 0) + op.size_bytes
+    totals = dict(sorted(totals.items(), key=lambda item: -item[1]))
+    totals["padding"] = sum(op.padding_bytes for op in summary.ops if op.instruction)
+    return "   ".join(f"{name} {format_size(total)}" for name, total in totals.items())
+
+
+def _buffer_rows(summary: PeakSummary, top: int) -> list[str]:
+    return _rows(summary.grouped(), top)
+
+
+def _rows(groups: Sequence[tuple[int, PeakOp]], top: int) -> list[str]:
+    """One line for each group of equal buffers, in columns."""
+    shown = groups[:top]
+    counts = [f"{count} x" if count > 1 else "" for count, _ in shown]
+    cells = [
+        (
+            count,
+            format_size(op.size_bytes),
+            clean(_shape(op), 26),
+            _KINDS.get(op.kind, op.kind),
+            *_where(op),
+        )
+        for count, (_, op) in zip(counts, shown, strict=True)
+    ]
+    lines = [f"    {line}" for line in _columns(cells, right=(0, 1))]
+    rest = groups[top:]
+    if rest:
+        size = format_size(sum(count * op.size_bytes for count, op in rest))
+        lines += [f"    and {sum(count for count, _ in rest)} more, {size} together"]
+    return lines
+
+
+def _shape(op: PeakOp) -> str:
+    """The shape without its layout."""
+    return _LAYOUT.sub("", op.shape)
+
+
+def _where(op: PeakOp) -> tuple[str, str]:
+    """What made the buffer, and on which line."""
+    if not op.instruction:
+        return "all buffers below 16 KiB", ""
+    name = op.path or _OUTER_JIT.sub("", op.op_name) or op.instruction
+    padded = f" [{op.expansion:.1f}x padded]" if op.expansion >= 1.2 else ""
+    return clean(name, 34 - len(padded)) + padded, clean(op.source, 24)
+
+
+def _columns(cells: Sequence[tuple[str, ...]], right: tuple[int, ...]) -> list[str]:
+    """Rows of text in aligned columns; those in `right` end flush."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        padded = (
+            cell.rjust(width) if n in right else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+            if width
+        )
+        lines.append("  ".join(padded).rstrip()[:_WIDTH])
+    return lines
+
+
+def _finding_lines(findings: Sequence[Finding]) -> list[str]:
+    lines = ["  first things to try"] if findings else []
+    for number, finding in enumerate(findings[:_SHOWN_FINDINGS], start=1):
+        text = f"{finding.title}: {finding.evidence} {finding.remedy}"
+        lines += _wrapped(f"{number}. {clean(text, 4 * _WIDTH)}", indent=4)
+    return lines
+
+
+def _sentences(label: str, sentences: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    for sentence in sentences[:_SHOWN_SENTENCES]:
+        lines += _wrapped(f"{label}: {clean(sentence, 3 * _WIDTH)}")
+    return lines
+
+
+def _wrapped(text: str, indent: int = 2) -> list[str]:
+    """Text broken at spaces; what has none stays whole, so that a path can be copied."""
+    import textwrap
+
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 3),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _links(message: OomMessage) -> list[str]:
+    """XLA's page on the error."""
+    code = message.code or ("E1000" if message.platform == "tpu" and _is_hbm(message) else None)
+    return [f"  https://openxla.org/xla/errors/error_{code[1:]}"] if code else []
+
+
+def _is_hbm(message: OomMessage) -> bool:
+    return message.phase == "compile" and message.memory_space == "hbm"
+
+
+# --- values ---------------------------------------------------------------------------------------
 
 
 def report_dict(report: OomReport) -> dict[str, Any]:
-    """The report as JSON-able values."""
-    return {}
+    """The report as JSON-able values, under a schema version."""
+    fields: dict[str, Any] = plain(report)
+    return {"schema": SCHEMA, **fields}
+
+
+def plain(value: Any) -> Any:
+    """A record, or what is in one, as dicts, lists, texts and numbers."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def report_scalars(report: OomReport) -> dict[str, int | float]:
-    """The report as flat name -> number."""
-    return {}
+    """The report as flat name -> number; what is not known is left out."""
+    named: dict[str, int | float | None] = {}
+    named |= _numbers("message", report.message)
+    named |= _numbers("peak", report.summary)
+    named |= _numbers("device", report.device)
+    named |= {f"breakdown/{name}_bytes": size for name, size in report.breakdown.items()}
+    for grouping, sizes in report.rollup.items():
+        named |= {f"rollup/{grouping}/{name}_bytes": size for name, size in sizes.items()}
+    for finding in report.findings:
+        named.setdefault(f"finding/{finding.slug}/saves_bytes", finding.saves_bytes)
+    return {f"hbm/{name}": number for name, number in named.items() if number is not None}
+
+
+def _numbers(prefix: str, record: Any) -> dict[str, int | float | None]:
+    """The sizes among a record's fields."""
+    names: Iterable[str] = (f.name for f in dataclasses.fields(record)) if record else ()
+    values = {name: getattr(record, name) for name in names if name.endswith("_bytes")}
+    return {f"{prefix}/{n}": v for n, v in values.items() if isinstance(v, (int, float))}

@@ -1,0 +1,173 @@
+"""Which program failed, and how its HloProto is had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hbmwatch import _hlo, _profiler, _runs
+from hbmwatch._failure import Failure
+from hbmwatch._protos import HloModuleProto, parse
+from hbmwatch._records import OomMessage, ProfileError
+
+_LONGEST_RECOMPILE_SECONDS = 60.0
+_NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """The failing program.
+
+    Attributes:
+        program: The program.
+        xspace: A profile that holds it.
+        note: How it was told from others, where that is not certain; "" where it is.
+    """
+
+    program: _hlo.Program
+    xspace: bytes
+    note: str = ""
+
+
+def capture(message: OomMessage, failure: Failure, lowered: Any | None) -> Captured:
+    """The failing program, from a profiler session that is opened now, else from a dump.
+
+    Args:
+        message: What the error says.
+        failure: The call.
+        lowered: The failing program's jax.stages.Lowered; None where it is not known.
+
+    Raises:
+        ProfileError: It cannot be had; the text says why, for each way that was tried.
+    """
+    names = _module_names(message, failure, lowered)
+    try:
+        xspace = _profiler.collect()
+        program, note = _find(_hlo.read_modules(xspace), names, message, failure, lowered)
+        return Captured(program, xspace, note)
+    except (_profiler.Unavailable, ProfileError) as error:
+        reason = str(error)
+    try:
+        return _dumped(failure, lowered)
+    except (_profiler.Unavailable, ProfileError) as error:
+        raise ProfileError(f"{reason}; {error}") from error
+
+
+def _dumped(failure: Failure, lowered: Any | None) -> Captured:
+    if lowered is None:
+        raise _profiler.Unavailable("the failing program is not known, to compile it once more")
+    if failure.compile_seconds > _LONGEST_RECOMPILE_SECONDS:
+        raise _profiler.Unavailable(
+            f"compiling it once more was not tried: that takes {failure.compile_seconds:.0f} s"
+        )
+    proto = _profiler.dump(lowered, failure.compiler_options)
+    program = _hlo.parse_program(proto, failure.function)
+    host = _runs.host_name()
+    return Captured(
+        program, _hlo.make_xspace(program.module, program.program_id, proto, host)
+    )
+
+
+def _module_names(message: OomMessage, failure: Failure, lowered: Any | None) -> tuple[str, ...]:
+    """What the failing HLO module may be called, the surest first."""
+    names = [message.module or "", _lowered_name(lowered)]
+    if failure.function:
+        plain = _NOT_IN_MODULE_NAMES.sub("_", failure.function).rstrip("_")
+        names += [f"jit_{plain}", f"pmap_{plain}"]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _lowered_name(lowered: Any | None) -> str:
+    try:
+        name = lowered.compiler_ir().operation.attributes["sym_name"]  # type: ignore[union-attr]
+        return str(name.value)
+    except Exception:  # no Lowered, or one of another library: the other names remain
+        return ""
+
+
+def _find(
+    modules: Mapping[str, bytes],
+    names: tuple[str, ...],
+    message: OomMessage,
+    failure: Failure,
+    lowered: Any | None,
+) -> tuple[_hlo.Program, str]:
+    """The failing program among a profile's modules, and a note where it was guessed."""
+    named = next((found for name in names if (found := _called(modules, name))), [])
+    if len(named) > 1:
+        exact = _module_id(message, failure, lowered)
+        named = [name for name in named if f"({exact})" in name] or named
+    if len(named) == 1:
+        program = _hlo.parse_program(modules[named[0]], named[0])
+        if _asks_for(program, message) is not False:
+            return program, ""
+    fitting = _fitting(modules, message, named or list(modules))
+    if not fitting and named:
+        fitting = _fitting(modules, message, list(modules))
+    if fitting:
+        return fitting[-1], _how_found(fitting, names, bool(named))
+    if len(named) == 1:
+        return program, ""
+    if named:
+        last = _hlo.parse_program(modules[named[-1]], named[-1])
+        return last, f"{last.name} is a guess: {len(named)} programs have its name"
+    wanted = " or ".join(names) or "a program of that size"
+    raise ProfileError(f"{wanted} is not in the profile", modules=tuple(modules))
+
+
+def _how_found(fitting: list[_hlo.Program], names: tuple[str, ...], has_named: bool) -> str:
+    found = fitting[-1]
+    if len(fitting) > 1:
+        return f"{found.name} is a guess: {len(fitting)} programs ask for as many bytes"
+    if has_named and found.module not in names:
+        return (
+            f"the memory ran out in {found.name}, the program that asked for these bytes; the call "
+            "that failed was given its result"
+        )
+    return "" if has_named else f"{found.name} is the one program that asks for as many bytes"
+
+
+def _called(modules: Mapping[str, bytes], name: str) -> list[str]:
+    """The modules of a name ("jit_step(8)", "jit_step(10)"), oldest first."""
+    return [label for label in modules if label.partition("(")[0] == name]
+
+
+def _module_id(message: OomMessage, failure: Failure, lowered: Any | None) -> int | None:
+    """The HloModule id of the program, which is the number in its profile's "jit_step(12)".
+
+    Only of a program that compiled, from JAX's caches: compiling one again that failed takes long.
+    """
+    if message.phase == "compile" or failure.compile is None:
+        return None
+    try:
+        compiled = failure.compile(lowered)
+        compiled = getattr(compiled, "compiled", compiled)  # equinox and flax wrap it
+        module = compiled.runtime_executable().hlo_modules()[0]
+        serialized = module.as_serialized_hlo_module_proto()
+        return parse(HloModuleProto, serialized, "the HLO module").id
+    except Exception:  # any backend may refuse; the figures then tell the programs apart
+        return None
+
+
+def _fitting(
+    modules: Mapping[str, bytes], message: OomMessage, names: list[str]
+) -> list[_hlo.Program]:
+    programs = (_hlo.parse_program(modules[name], name) for name in names)
+    return [program for program in programs if _asks_for(program, message)]
+
+
+def _asks_for(program: _hlo.Program, message: OomMessage) -> bool | None:
+    """Whether the program has an allocation, or a total, of the size in the message.
+
+    None where the message has no figure that must be one of the program's.
+    """
+    sizes = [allocation.size for allocation in program.allocations if allocation.color == 0]
+    if message.phase == "compile" and message.used_bytes is not None:
+        rounding = message.resolution_bytes.get("used_bytes", 0)
+        return abs(sum(sizes) - message.used_bytes) <= rounding or None
+    if message.platform in ("cpu", "gpu") and message.requested_bytes is not None:
+        rounding = message.resolution_bytes.get("requested_bytes", 0)
+        return any(abs(size - message.requested_bytes) <= rounding for size in sizes)
+    return None

@@ -1,0 +1,101 @@
+"""What else is on the device: memory statistics, and live arrays that the call did not pass in."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hbmwatch._records import DeviceMemory, LiveArrays
+
+_SHOWN_GROUPS = 20
+
+
+def devices_of(lowered: Any | None, args: Any) -> list[Any]:
+    """The devices that a program runs on, from its outputs' and arguments' shardings."""
+    lists = [getattr(getattr(lowered, "_lowering", None), "_device_list", None)]
+    try:
+        leaves = jax.tree_util.tree_leaves((getattr(lowered, "out_info", None), args))
+        lists += [getattr(getattr(x, "sharding", None), "device_set", None) for x in leaves]
+    except Exception:  # a user's pytree may refuse to be flattened
+        pass
+    found = next((devices for devices in lists if devices), ())
+    return sorted(found, key=lambda device: device.id)
+
+
+def device_memory(
+    devices: Sequence[Any], args: Any, deleted: tuple[str, ...], at_run_time: bool
+) -> DeviceMemory | None:
+    """What else was on the fullest of the program's devices; None where none is known.
+
+    Args:
+        devices: The program's devices, of a live backend or of a topology.
+        args: The call's arguments, whose arrays do not count.
+        deleted: Paths of the donated arguments that are gone.
+        at_run_time: Whether the device was in use when the program failed.
+    """
+    if not devices:
+        return None
+    stats = [_stats(device) for device in devices] if at_run_time else [{}]
+    full = max(range(len(stats)), key=lambda n: stats[n].get("bytes_in_use", 0))
+    return DeviceMemory(
+        device_kind=devices[full].device_kind,
+        device_count=len(devices),
+        limit_bytes=stats[full].get("bytes_limit"),
+        in_use_bytes=stats[full].get("bytes_in_use"),
+        peak_in_use_bytes=stats[full].get("peak_bytes_in_use"),
+        largest_free_bytes=stats[full].get("largest_free_block_bytes"),
+        live=_live(devices[full], args) if at_run_time else (),
+        deleted=deleted,
+    )
+
+
+def _stats(device: Any) -> Mapping[str, int]:
+    try:
+        return device.memory_stats() or {}
+    except Exception:  # CPU has none, a device of another process raises
+        return {}
+
+
+def _live(device: Any, args: Any) -> tuple[LiveArrays, ...]:
+    """Live arrays on a device that the call did not pass in, grouped by shape and dtype."""
+    passed = {id(leaf) for leaf in jax.tree_util.tree_leaves(args)}
+    groups: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
+    for array in jax.live_arrays(device.platform):
+        if id(array) in passed or array.is_deleted() or device not in array.sharding.device_set:
+            continue
+        size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+        key = (array.shape, str(array.dtype))
+        count, total = groups.get(key, (0, 0))
+        groups[key] = (count + 1, total + size)
+    live = [LiveArrays(*key, *figures) for key, figures in groups.items()]
+    return tuple(sorted(live, key=lambda group: -group.size_bytes)[:_SHOWN_GROUPS])
+
+
+def deleted_paths(
+    fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The pytree paths of the arguments that were donated and are deleted now."""
+    named = _named_arguments(fun, args, kwargs)
+    paths = []
+    for name, value in named.items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            if isinstance(leaf, jax.Array) and leaf.is_deleted():
+                paths.append(name + jax.tree_util.keystr(path))
+    return tuple(paths)
+
+
+def _named_arguments(
+    fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    numbered = {f"args[{n}]": value for n, value in enumerate(args)}
+    if fun is None:
+        return {**numbered, **kwargs}
+    try:
+        bound = inspect.signature(fun).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {**numbered, **kwargs}
+    return dict(bound.arguments)

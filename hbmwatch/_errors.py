@@ -1,0 +1,136 @@
+"""What a caller can catch, and how an out-of-memory error is told from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jax.errors import JaxRuntimeError
+
+from hbmwatch import _render
+from hbmwatch._message import parse_oom
+from hbmwatch._records import OomMessage, OomReport, PeakSummary
+
+RESOURCE_EXHAUSTED = 8  # absl::StatusCode::kResourceExhausted
+
+# jax < 0.9.2 has no error_code: there a second argument would end up in the text.
+_HAS_CODE = hasattr(JaxRuntimeError, "error_code")
+
+
+class ReportNote(str):
+    """The report as an exception note (PEP 678) from which a program can take it back.
+
+    Attributes:
+        report: The report that the text renders.
+    """
+
+    report: OomReport
+
+    def __new__(cls, report: OomReport) -> ReportNote:
+        note = super().__new__(cls, report)
+        note.report = report
+        return note
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.report,)
+
+
+class HbmOomError(JaxRuntimeError):  # type: ignore[misc]  # jaxlib's class has no types
+    """A JAX program ran out of device memory; `report` says what filled it.
+
+    It is a jax.errors.JaxRuntimeError (once called XlaRuntimeError), so handlers of that keep
+    working. Its text begins with the caught text, unchanged, and ends in one line that says which
+    figure binds; the whole report is a note, which tracebacks show. It pickles, and holds no array.
+
+    Attributes:
+        report: The whole report.
+    """
+
+    report: OomReport
+
+    def __init__(self, text: str, report: OomReport) -> None:
+        full = f"{text.rstrip()}\n{_render.headline(report)}"
+        super().__init__(full, *([RESOURCE_EXHAUSTED] if _HAS_CODE else []))
+        self._text = text
+        self.report = report
+
+    @property
+    def summary(self) -> PeakSummary | None:
+        """The memory peak of the failing program; None where it could not be had."""
+        return self.report.summary
+
+    @property
+    def message(self) -> OomMessage:
+        """What the error's text says."""
+        return self.report.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._text, self.report), {"__notes__": list(_notes(self))}
+
+
+HbmOomError.__module__ = "hbmwatch"
+
+
+def report_of(error: BaseException) -> OomReport | None:
+    """The report that a watch has already attached to this error or to one of its causes."""
+    for link in _causes(error):
+        if isinstance(link, HbmOomError):
+            return link.report
+        for note in _notes(link):
+            if isinstance(note, ReportNote):
+                return note.report
+    return None
+
+
+def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
+    """The device-memory OOM that this error is or was raised from, and what its text says.
+
+    Only the explicit chain of causes counts: an error that is raised while an OOM is handled has
+    it as its context and is another error.
+    """
+    for link in _causes(error):
+        message = parse_oom(_text(link)) if _is_from_jax(link) else None
+        if message is not None:
+            return link, message
+    return None
+
+
+def belongs_to_jax(error: BaseException) -> bool:
+    """Whether the error's class is one in which JAX itself reports OOMs.
+
+    Those we replace by HbmOomError; an exception class of somebody else's stays what it is.
+    """
+    mosaic = type(error).__name__ == "MosaicError" and type(error).__module__.startswith("jax.")
+    return type(error) in (JaxRuntimeError, ValueError) or mosaic
+
+
+def _is_from_jax(error: BaseException) -> bool:
+    return belongs_to_jax(error) or isinstance(error, JaxRuntimeError)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and its explicit causes; a cycle ends it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a foreign __str__ may do anything, and then says nothing to us
+        return ""
+
+
+def _notes(error: BaseException) -> tuple[Any, ...]:
+    notes = getattr(error, "__notes__", ())
+    return tuple(notes) if isinstance(notes, (list, tuple)) else ()
+
+
+def bare_report(message: OomMessage, failed: Exception) -> OomReport:
+    """What is left to say when making the report has itself failed."""
+    reason = f"the report could not be made: {type(failed).__name__}: {_text(failed)}"
+    return OomReport(message=message, missing=(reason,))

@@ -1,0 +1,114 @@
+"""What a watch knows of a call that failed, and what it raises in its place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+
+from hbmwatch import _errors
+
+if TYPE_CHECKING:
+    from hbmwatch._records import OomReport
+
+Capture = Literal["on_oom", "always", "never"]
+Sync = Literal["compile", "always", "never"]
+
+_log = logging.getLogger("hbmwatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What watch_hbm was asked for."""
+
+    logdir: str | None
+    capture: Capture
+    sync: Sync
+    top: int
+    on_oom: Callable[[OomReport], object] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failure:
+    """A call that failed, as far as the watch knows it; alive only while it is explained.
+
+    Attributes:
+        function: The function's name; "" for a `with` block.
+        fun: The function, for the names of its arguments.
+        lower: Gives the failing program's jax.stages.Lowered, from JAX's caches where it has been
+            lowered before; None where no program is known.
+        compile: Gives the jax.stages.Compiled of what `lower` gave, from JAX's caches.
+        compiler_options: The options that the failing compile was given.
+        args: The call's positional arguments.
+        kwargs: The call's keyword arguments.
+        compile_seconds: What compiling the program took, as far as that is known.
+    """
+
+    function: str = ""
+    fun: Callable[..., Any] | None = None
+    lower: Callable[[], Any] | None = None
+    compile: Callable[[Any], Any] | None = None
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    compile_seconds: float = 0.0
+
+
+def raise_explained(
+    error: Exception, failure: Callable[[], Failure], settings: Settings
+) -> OomReport | None:
+    """Raise HbmOomError in place of a device-memory OOM; called while `error` is handled.
+
+    Anything else, and an OOM that has been explained already, is left to the caller to re-raise as
+    it is. So is one that is wrapped in somebody else's exception; that gets the report as a note.
+
+    Returns:
+        The report that is attached to `error`, or None.
+
+    Raises:
+        HbmOomError: `from None`, so that a traceback shows the compiler's text once; chained where
+            JAX's traceback filtering is off.
+    """
+    known = _errors.report_of(error)
+    found = _errors.find_oom(error) if known is None else None
+    if found is None:
+        return known
+    link, message = found
+    report = _report(message, failure, settings)
+    replaced = link is error and _errors.belongs_to_jax(error)
+    carrier = _errors.HbmOomError(message.text, report) if replaced else error
+    # No local may hold the exception when it is raised: its traceback holds this frame.
+    try:
+        carrier.add_note(_errors.ReportNote(report))
+        _tell(report, carrier, settings)
+        if replaced:
+            raise carrier from (error if jax.config.jax_traceback_filtering == "off" else None)
+    finally:
+        del carrier, error, link, found
+    return report
+
+
+def _report(
+    message: Any, failure: Callable[[], Failure], settings: Settings
+) -> OomReport:
+    try:
+        from hbmwatch import _report as explaining
+
+        return explaining.explain(message, failure(), settings)
+    except Exception as failed:
+        _log.debug("the report could not be made", exc_info=failed)
+        return _errors.bare_report(message, failed)
+
+
+def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None:
+    """Call on_oom; the OOM gets out whatever that raises, unless it asks the program to stop."""
+    if settings.on_oom is None:
+        return
+    try:
+        settings.on_oom(report)
+    except Exception as failed:
+        _log.debug("on_oom failed", exc_info=failed)
+        carrier.add_note(f"hbmwatch: on_oom raised {type(failed).__name__}: {failed}")

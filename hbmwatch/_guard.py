@@ -1,0 +1,108 @@
+"""The hot path: a call in a try/except that knows when JAX has compiled something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.monitoring
+
+from hbmwatch._failure import Failure, Settings, raise_explained
+
+_BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+
+# How many programs this process has compiled, what the last took, when one was last lowered.
+_compiles = 0
+_compile_seconds = 0.0
+_lowered_at = 0.0
+
+
+def _on_duration(event: str, duration: float, **_: Any) -> None:
+    global _compiles, _compile_seconds, _lowered_at
+    if event == _BACKEND_COMPILE:
+        _compiles += 1
+        _compile_seconds = duration
+    elif event == _LOWERED:
+        _lowered_at = time.perf_counter()
+
+
+jax.monitoring.register_event_duration_secs_listener(_on_duration)
+
+
+def since_lowering() -> float:
+    """What a compile that has just failed took: it began when its program had been lowered."""
+    return time.perf_counter() - _lowered_at
+
+
+def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) -> Any:
+    """`target` as a closure that explains its OOMs; a class with __call__ costs twice as much.
+
+    Args:
+        target: What is called.
+        failure: What is known of a failed call, from its args, its kwargs and the seconds that
+            compiling took.
+        settings: What watch_hbm was asked for.
+    """
+    call = _traced_call(target, settings) if settings.capture == "always" else target
+    settle = _SETTLE[settings.sync]
+    unsettled = True
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal unsettled
+        before = _compiles
+        try:
+            out = call(*args, **kwargs)
+            if unsettled or before != _compiles:
+                unsettled = settle(out, args, kwargs)
+            return out
+        except Exception as error:
+            unsettled = True
+            seconds = since_lowering() if before == _compiles else _compile_seconds
+            raise_explained(error, lambda: failure(args, kwargs, seconds), settings)
+            raise
+
+    return watched
+
+
+def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
+    """The call in a profiler trace, waited for in there, so that the trace holds all of it."""
+    from hbmwatch import _profiler, _runs
+
+    def traced_call(*args: Any, **kwargs: Any) -> Any:
+        with _profiler.traced(_runs.new_run(settings.logdir)):
+            out = target(*args, **kwargs)
+            _settle_compile(out, args, kwargs)
+            return out
+
+    return traced_call
+
+
+def _settle_compile(out: Any, args: Any, kwargs: Any) -> bool:
+    """Wait for the outputs; of a step that returns none, as with nnx, for what it updated.
+
+    Returns:
+        Whether the next call has to be waited for too, because this one was only being traced.
+    """
+    leaves = jax.tree_util.tree_leaves(out)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return True
+    if not leaves:
+        updated = jax.tree_util.tree_leaves((args, kwargs))
+        leaves = [x for x in updated if isinstance(x, jax.Array) and not x.is_deleted()]
+    jax.block_until_ready(leaves)
+    return False
+
+
+def _settle_always(out: Any, args: Any, kwargs: Any) -> bool:
+    _settle_compile(out, args, kwargs)
+    return True
+
+
+def _settle_never(out: Any, args: Any, kwargs: Any) -> bool:
+    return False
+
+
+_SETTLE = {"compile": _settle_compile, "always": _settle_always, "never": _settle_never}

@@ -1,0 +1,130 @@
+"""JAX's profiler and XLA's dump: the two ways to the HloProto of a program that failed.
+
+Both leave the user's own profiler as it is. The public jax.profiler.trace cannot be used after a
+failure: when another session is open, or the folder cannot be written, it leaves jax.profiler
+unusable for the rest of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_log = logging.getLogger("hbmwatch")
+
+_LOCK_SECONDS = 5.0  # a trace of the user's that is being written holds the lock
+
+
+class Unavailable(Exception):
+    """The HloProto cannot be had this way; the text says why."""
+
+
+def collect() -> bytes:
+    """The XSpace of a session that is opened and closed at once, all tracers off.
+
+    It holds the HLO of every live executable, and of the last TPU compile, failed or not.
+
+    Raises:
+        Unavailable: The profiler is busy, or this JAX lacks the private names that are needed.
+    """
+    try:
+        from jax._src.lib import _profiler
+        from jax._src.profiler import _profile_state as state
+
+        session, lock = _profiler.ProfilerSession, state.lock
+    except (ImportError, AttributeError) as error:
+        raise Unavailable(f"this JAX has no profiler session that can be used: {error}") from error
+    if not lock.acquire(timeout=_LOCK_SECONDS):
+        raise Unavailable("the profiler is being started or stopped elsewhere")
+    try:
+        return bytes(session(_quiet_options()).stop())
+    except Exception as error:
+        raise Unavailable(f"the profiler is busy or failed: {_first_line(error)}") from error
+    finally:
+        lock.release()
+
+
+def _quiet_options() -> Any:
+    options = jax.profiler.ProfileOptions()
+    options.host_tracer_level = 0
+    options.python_tracer_level = 0
+    options.advanced_configuration = {"tpu_trace_mode": "TRACE_ONLY_HOST"}
+    return options
+
+
+def dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> bytes:
+    """The HloProto that XLA dumps while it compiles `lowered` once more; the failure is expected.
+
+    Raises:
+        Unavailable: Nothing was dumped.
+    """
+    with tempfile.TemporaryDirectory(prefix="hbmwatch-dump-") as folder:
+        options = {
+            **(compiler_options or {}),
+            "xla_dump_to": folder,
+            "xla_dump_hlo_as_proto": True,
+            "xla_dump_hlo_pass_re": "^$",
+        }
+        try:
+            lowered.compile(compiler_options=options)
+        except Exception as error:
+            _log.debug("compiling once more for the dump failed, as it may", exc_info=error)
+        dumped = sorted(Path(folder).glob("*after_optimizations.hlo.pb"), key=_size)
+        if not dumped:
+            raise Unavailable("compiling the program once more left no HLO dump")
+        return dumped[-1].read_bytes()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+@contextlib.contextmanager
+def traced(run_folder: Path) -> Iterator[None]:
+    """jax.profiler.trace around the body, its files in `run_folder`; a step never fails for it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hbmwatch-trace-"))
+            jax.profiler.start_trace(scratch)
+        except Exception as error:
+            _log.debug("no trace around this call", exc_info=error)
+        else:
+            stack.callback(_stop_trace, scratch, run_folder)
+        yield
+
+
+def _stop_trace(scratch: str, run_folder: Path) -> None:
+    try:
+        jax.profiler.stop_trace()
+    except Exception as error:
+        _log.debug("the trace around this call could not be stopped", exc_info=error)
+        _forget_trace()
+        return
+    try:
+        run_folder.mkdir(parents=True, exist_ok=True)
+        for file in Path(scratch).glob("plugins/profile/*/*"):
+            shutil.move(file, run_folder / file.name)
+    except OSError as error:
+        _log.debug("the trace around this call could not be kept", exc_info=error)
+
+
+def _forget_trace() -> None:
+    """Let jax.profiler start again: a stop that failed leaves it in the started state for good."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src.profiler import _profile_state as state
+
+        with state.lock:
+            state.reset()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,89 @@
+"""The stages of ahead-of-time compilation, watched."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hbmwatch._failure import Failure, Settings, raise_explained
+from hbmwatch._guard import guarded
+
+
+class Stage:
+    """A stage of ahead-of-time compilation that passes for the one that it stands for."""
+
+    __slots__ = ("_name", "_settings", "_stage")
+
+    def __init__(self, stage: Any, name: str, settings: Settings) -> None:
+        self._stage = stage
+        self._name = name
+        self._settings = settings
+
+    @property  # type: ignore[misc]  # isinstance() asks for it
+    def __class__(self) -> type:
+        return type(self._stage)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+    def __repr__(self) -> str:
+        return repr(self._stage)
+
+
+class Traced(Stage):
+    __slots__ = ()
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return Lowered(self._stage.lower(*args, **kwargs), self._name, self._settings)
+
+
+class Lowered(Stage):
+    __slots__ = ()
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """The compiled program, watched; the compiler's OOM as HbmOomError."""
+        start = time.perf_counter()
+        known = Failure(
+            function=self._name,
+            lower=lambda: self._stage,
+            compiler_options=kwargs.get("compiler_options") or {},
+        )
+        try:
+            compiled = self._stage.compile(*args, **kwargs)
+        except Exception as error:
+            known = replace(known, compile_seconds=time.perf_counter() - start)
+            raise_explained(error, lambda: known, self._settings)
+            raise
+        seconds = time.perf_counter() - start
+        known = replace(known, compile=lambda _: compiled, compile_seconds=seconds)
+        return Compiled(compiled, known, self._settings)
+
+
+class Compiled(Stage):
+    __slots__ = ("_call",)
+
+    def __init__(self, stage: Any, known: Failure, settings: Settings) -> None:
+        super().__init__(stage, known.function, settings)
+
+        def failure(args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float) -> Failure:
+            return replace(known, args=args, kwargs=kwargs)
+
+        self._call = guarded(stage, failure, settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+
+def watched_stage(
+    stage: Callable[..., Any], proxy: type[Stage], name: str, settings: Settings
+) -> Callable[..., Any]:
+    """`stage`, the `lower` or `trace` of a jitted function, so that it gives a watched stage."""
+
+    @functools.wraps(stage)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return proxy(stage(*args, **kwargs), name, settings)
+
+    return call
