@@ -7,7 +7,6 @@ The peak follows XProf's Memory Viewer, to the byte
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -31,25 +30,9 @@ from hbmwatch._protos import (
     parse,
 )
 from hbmwatch._records import Kind, PeakOp, PeakSummary, ProfileError
+from hbmwatch._terms import MODULE_NAME, SMALL_BYTES, memory_color, source_of
 
-# XLA's memory colors, as XProf numbers them. On GPU 1 and 2 are other things.
-MEMORY_SPACES: Mapping[str, int] = {
-    "hbm": 0,
-    "vmem": 1,
-    "sflag": 2,
-    "cmem": 3,
-    "smem": 4,
-    "host": 5,
-    "sparsecore": 6,
-    "collective": 1,
-    "temp": 2,
-}
-SMALL_BYTES = 16 * 1024
-_MODULE_NAME = re.compile(r"(?P<module>.*)\((?P<id>-?\d+)\)(?P<copy> #\d+)?", re.DOTALL)
 _ALLOC, _FREE, _SHARE = 0, 1, 2
-_LIBRARY = re.compile(
-    r"/(site|dist)-packages/|/lib/python3(\.\d+)?/|/jax/_src/|/jaxlib/|^<", re.IGNORECASE
-)
 
 
 # --- a profile's modules --------------------------------------------------------------------------
@@ -319,37 +302,13 @@ def parse_program(hlo_proto: bytes, name: str) -> Program:
     proto = parse(HloProto, hlo_proto, f"the HloProto of {name}")
     if not proto.HasField("hlo_module"):
         raise ProfileError(f"the HloProto of {name} holds no module ({len(hlo_proto)} bytes)")
-    match = _MODULE_NAME.fullmatch(name)
+    match = MODULE_NAME.fullmatch(name)
     program_id = int(match["id"]) if match else proto.hlo_module.id
     module = proto.hlo_module.name or (match["module"] if match else name)
     return Program(proto=proto, name=name, module=module, program_id=program_id % 2**64)
 
 
-def source_of(stack: Sequence[str]) -> str:
-    """The first frame in the user's code, as "train.py:88"; the innermost where none is theirs.
-
-    The user's code is what lies neither in an installed package nor in Python's library.
-    """
-    if not stack:
-        return ""
-    normal = [frame.replace("\\", "/") for frame in stack]
-    users = (frame for frame in normal if not _LIBRARY.search(frame))
-    return next(users, normal[0]).rpartition("/")[2]
-
-
 # --- its memory peak ------------------------------------------------------------------------------
-
-
-def memory_color(memory_space: str) -> int:
-    """XLA's number of a memory space.
-
-    Raises:
-        ValueError: No such memory space; the text lists them.
-    """
-    if memory_space not in MEMORY_SPACES:
-        choices = ", ".join(map(repr, MEMORY_SPACES))
-        raise ValueError(f"unknown memory_space {memory_space!r}: choose one of {choices}")
-    return MEMORY_SPACES[memory_space]
 
 
 def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
