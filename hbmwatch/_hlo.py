@@ -90,15 +90,26 @@ def make_xspace(name: str, program_id: int, hlo_proto: bytes, hostname: str) -> 
         hlo_proto: The serialized HloProto.
         hostname: The host that compiled it.
     """
-    stats = [
-        {"metadata_id": 1, "bytes_value": hlo_proto},
-        {"metadata_id": 2, "int64_value": _signed(program_id)},
+    return pack_modules([(name, program_id, hlo_proto)], hostname)
+
+
+def pack_modules(modules: Sequence[tuple[str, int, bytes]], hostname: str) -> bytes:
+    """A profile of modules only, each as (name without id, program id, serialized HloProto)."""
+    events = [
+        {
+            "id": key,
+            "name": f"{name}({program_id % 2**64})",
+            "stats": [
+                {"metadata_id": 1, "bytes_value": hlo_proto},
+                {"metadata_id": 2, "int64_value": _signed(program_id)},
+            ],
+        }
+        for key, (name, program_id, hlo_proto) in enumerate(modules, start=1)
     ]
-    event = {"id": 1, "name": f"{name}({program_id % 2**64})", "stats": stats}
     names = {1: "Hlo Proto", 2: "program_id"}
     plane = {
         "name": "/host:metadata",
-        "event_metadata": [{"key": 1, "value": event}],
+        "event_metadata": [{"key": event["id"], "value": event} for event in events],
         "stat_metadata": [{"key": k, "value": {"id": k, "name": v}} for k, v in names.items()],
     }
     space = message_class(XSpace)(planes=[plane], hostnames=[hostname])

@@ -271,7 +271,6 @@ _SCALARS = {
 }
 
 
-@functools.cache
 def _pool() -> descriptor_pool.DescriptorPool:
     """The pool with every message that can be reached from _ROOTS."""
     file = descriptor_pb2.FileDescriptorProto(
@@ -312,10 +311,18 @@ def _declare(
 
 
 @functools.cache
+def _classes() -> dict[str, Any]:
+    """The protobuf message classes, by name."""
+    file = _pool().FindFileByName("hbmwatch.proto")
+    return {
+        name: message_factory.GetMessageClass(descriptor)
+        for name, descriptor in file.message_types_by_name.items()
+    }
+
+
 def message_class(kind: type[Message]) -> Any:
     """The protobuf message class of one of the classes above."""
-    descriptor = _pool().FindMessageTypeByName(f"hbmwatch.{kind.__name__}")
-    return message_factory.GetMessageClass(descriptor)
+    return _classes()[kind.__name__]
 
 
 def parse(kind: type[T], data: bytes, what: str) -> T:

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hbmwatch._records import Kind, PeakOp, PeakSummary, ProfileError
 from hbmwatch._terms import MODULE_NAME, SMALL_BYTES, memory_color, source_of
 
@@ -54,8 +56,6 @@ def peak_summary(
         ValueError: No such memory space.
     """
     (result,) = preprocess_results(xplane, [(module, memory_space)], timeout_s=timeout_s)
-    if result is None:
-        raise ProfileError(f"XProf has nothing on {module}: it knows no such module, or failed")
     return to_summary(result, module, memory_space)
 
 
@@ -177,7 +177,7 @@ def _child(folder: Path) -> None:
 # --- its answer -----------------------------------------------------------------------------------
 
 
-def to_summary(result: Mapping[str, Any], module: str, memory_space: str) -> PeakSummary:
+def to_summary(result: Mapping[str, Any] | None, module: str, memory_space: str) -> PeakSummary:
     """The record of a PreprocessResult.
 
     What XProf does not say is derived from what it says: outputs are the allocations that may live
@@ -191,10 +191,10 @@ def to_summary(result: Mapping[str, Any], module: str, memory_space: str) -> Pea
         memory_space: The memory space that it was asked for.
 
     Raises:
-        ProfileError: The result is not what XProf answers.
+        ProfileError: XProf has no result, or not one that is understood.
     """
-    import numpy as np
-
+    if result is None:
+        raise ProfileError(f"XProf has nothing on {module}: it does not know it, or cannot read it")
     try:
         match = MODULE_NAME.fullmatch(module)
         lasting = result.get("indefiniteLifetimes", ())
@@ -281,13 +281,11 @@ def _stack(source_info: Mapping[str, Any]) -> tuple[str, ...]:
     return frames
 
 
-def _lasting_rows(
-    lasting: Iterable[Mapping[str, Any]], memory_space: str
-) -> Iterable[PeakOp]:
+def _lasting_rows(lasting: Iterable[Mapping[str, Any]], memory_space: str) -> Iterable[PeakOp]:
     """A row for each lasting allocation: its largest buffer."""
     for allocation in lasting:
         buffers = allocation.get("logicalBuffers", ())
-        largest = max(buffers, key=lambda b: _field(b, "sizeMib"), default={})
+        largest: Mapping[str, Any] = max(buffers, key=lambda b: _field(b, "sizeMib"), default={})
         if not _field(largest, "sizeMib"):
             continue
         has = allocation.get("attributes", ())
