@@ -1,0 +1,8 @@
+"""`python -m hbmwatch`: the same as the command `hbmwatch`."""
+
+import sys
+
+from hbmwatch._cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
