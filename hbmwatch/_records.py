@@ -6,6 +6,7 @@ was not given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,8 @@ from hbmwatch import _render
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+_NUMBER = re.compile(r"\d+")
 
 Platform = Literal["tpu", "gpu", "cpu"]
 Phase = Literal["compile", "run"]
@@ -210,13 +213,15 @@ class PeakSummary:
         return tuple(sorted(self.ops, key=lambda op: (-lifetime(op), -op.size_bytes)))
 
     def grouped(self) -> tuple[tuple[int, PeakOp], ...]:
-        """Equal buffers folded, as (count, one of them), most bytes first.
+        """Equal buffers folded, as (count, the first of them), most bytes first.
 
-        Buffers are equal when size, shape, kind, op_name and source are.
+        Buffers are equal when size, shape, kind, source and, but for its numbers, op_name are:
+        "p[0]" and "p[7]" are equal, as arguments of one size and shape.
         """
         groups: dict[tuple[object, ...], list[PeakOp]] = {}
         for op in self.ops:
-            key = (op.size_bytes, op.shape, op.kind, op.op_name, op.source, bool(op.instruction))
+            name = _NUMBER.sub("*", op.op_name)
+            key = (op.size_bytes, op.shape, op.kind, name, op.source, bool(op.instruction))
             groups.setdefault(key, []).append(op)
         folded = [(len(ops), ops[0]) for ops in groups.values()]
         return tuple(sorted(folded, key=lambda row: -row[0] * row[1].size_bytes))

@@ -26,7 +26,17 @@ _SHOWN_FINDINGS = 4
 _SHOWN_SENTENCES = 4
 _SPACES = {"hbm": "HBM", "vmem": "VMEM", "smem": "SMEM", "cmem": "CMEM", "host": "host memory"}
 _KINDS = {"parameter": "argument"}
+_PLURALS = {
+    "parameter": "arguments",
+    "output": "outputs",
+    "temporary": "temporaries",
+    "constant": "constants",
+    "thread-local": "thread-local",
+    "": "other",
+}
+_PLUGINS = {"tpu": "libtpu", "gpu": "plugin"}
 _OUTER_JIT = re.compile(r"^jit\([^()/]*\)/(?:jit\(main\)/)?")
+_NUMBER = re.compile(r"\d+")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
 
 
@@ -109,8 +119,7 @@ def report_text(report: OomReport) -> str:
     if report.logdir is not None and report.summary is not None:
         lines += _wrapped(f"profile: xprof --logdir={clean(report.logdir, 200)} --port=6006")
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    lines += _wrapped(clean(versions, 300))
+    lines += _wrapped(clean(_versions(report), 300))
     lines += _links(report.message)
     return "\n".join(lines)
 
@@ -144,7 +153,7 @@ def _by_kind(summary: PeakSummary) -> str:
     """What is live at the peak, by allocation type, and how much of it is padding."""
     totals: dict[str, int] = {}
     for op in summary.ops:
-        name = f"{_KINDS.get(op.kind, op.kind)}s" if op.instruction else "small buffers"
+        name = _PLURALS[op.kind] if op.instruction else "small buffers"
         totals[name] = totals.get(name, 0) + op.size_bytes
     totals = dict(sorted(totals.items(), key=lambda item: -item[1]))
     totals["padding"] = sum(op.padding_bytes for op in summary.ops if op.instruction)
@@ -165,9 +174,9 @@ def _rows(groups: Sequence[tuple[int, PeakOp]], top: int) -> list[str]:
             format_size(op.size_bytes),
             clean(_shape(op), 26),
             _KINDS.get(op.kind, op.kind),
-            *_where(op),
+            *_where(op, number > 1),
         )
-        for count, (_, op) in zip(counts, shown, strict=True)
+        for count, (number, op) in zip(counts, shown, strict=True)
     ]
     lines = [f"    {line}" for line in _columns(cells, right=(0, 1))]
     rest = groups[top:]
@@ -182,11 +191,12 @@ def _shape(op: PeakOp) -> str:
     return _LAYOUT.sub("", op.shape)
 
 
-def _where(op: PeakOp) -> tuple[str, str]:
-    """What made the buffer, and on which line."""
+def _where(op: PeakOp, several: bool) -> tuple[str, str]:
+    """What made the buffer, and on which line; several arguments differ in their numbers."""
     if not op.instruction:
         return "all buffers below 16 KiB", ""
-    name = op.path or _OUTER_JIT.sub("", op.op_name) or op.instruction
+    path = _NUMBER.sub("*", op.path) if op.path and several else op.path
+    name = path or _OUTER_JIT.sub("", op.op_name) or op.instruction
     padded = f" [{op.expansion:.1f}x padded]" if op.expansion >= 1.2 else ""
     return clean(name, 34 - len(padded)) + padded, clean(op.source, 24)
 
@@ -232,6 +242,17 @@ def _wrapped(text: str, indent: int = 2) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _versions(report: OomReport) -> str:
+    """The versions that matter for a failure on this platform."""
+    plugin = _PLUGINS.get(report.message.platform or "", "")
+    named = [
+        f"{name} {version}"
+        for name, version in report.versions.items()
+        if name in ("hbmwatch", "jax", "jaxlib") or (plugin and plugin in name)
+    ]
+    return ", ".join(named)
 
 
 def _links(message: OomMessage) -> list[str]:

@@ -1,0 +1,21 @@
+"""What every test stands on: a CPU backend of four devices, and the real TPU and GPU compilers."""
+
+from __future__ import annotations
+
+import os
+
+# Read when jax and libtpu load, so set before either is imported.
+for _name, _value in {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}.items():
+    os.environ.setdefault(_name, _value)
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=4"
+    + " --xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
+)
