@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from hbmwatch import _render
+from hbmwatch import _render, _stored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -359,3 +359,19 @@ class OomReport:
     def scalars(self) -> dict[str, int | float]:
         """The report as flat name -> number, for a metrics logger."""
         return _render.report_scalars(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> OomReport:
+        """The report that to_dict() gave, also after a round trip through JSON.
+
+        Raises:
+            ValueError: Another schema version, or values that are no report.
+        """
+        return _stored.rebuild_report(cls, values, _RECORDS)
+
+    def fingerprint(self) -> str:
+        """16 hex digits that group reports of one failure, whatever the sizes (for Sentry)."""
+        return _stored.fingerprint(self)
+
+
+_RECORDS = (DeviceMemory, Finding, LiveArrays, OomMessage, PeakOp, PeakSummary)
