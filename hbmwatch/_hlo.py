@@ -366,7 +366,11 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
             for a in allocations
             if a.maybe_live_out and not a.is_entry_computation_parameter
         ),
-        aliased_bytes=sum(a.size for a in allocations if a.is_parameter_aliased_with_output),
+        aliased_bytes=sum(
+            a.size
+            for a in allocations
+            if a.maybe_live_out and a.is_entry_computation_parameter
+        ),
         temporary_bytes=sum(a.size for a in allocations if not _lasts(a)),
         total_allocation_bytes=total_bytes,
         fragmentation_bytes=total_bytes - peak_bytes if heap.sizes else 0,
@@ -464,6 +468,7 @@ class _Heap:
         self.size_bytes = 0
         self.references: dict[int, int] = {}
         self.canonical: dict[int, int] = {}
+        self.reused: set[int] = set()
         self.spans: dict[int, tuple[int, int]] = {}
         self.changes: list[tuple[int, int, int | None]] = []
         self.allocations: set[int] = set()
@@ -513,7 +518,8 @@ class _Heap:
         if self.references[root] == 0:
             self.size_bytes -= self.program.buffers[root].proto.size
             self.changes.append((self.position, root, None))
-            self._end(root)
+            if root not in self.reused:
+                self._end(root)
         if buffer != root:
             self._end(buffer)
 
@@ -533,6 +539,7 @@ class _Heap:
             )
         self.canonical[buffer] = canonical
         if self._refer(root) == 1:
+            self.reused.add(root)
             self._grow(root, buffer)
 
 
