@@ -55,11 +55,12 @@ def clean(text: str, width: int = _WIDTH) -> str:
 
 def headline(report: OomReport) -> str:
     """One line: what ran out of which memory, and the figures that bind."""
-    figures = ", ".join(_figures(report.message, report.device))
-    return f"hbmwatch: {_what(report)}{': ' if figures else ''}{figures}"
+    binding = _figures(report.message, report.device)
+    return f"hbmwatch: {what(report)}{': ' if binding else ''}{binding}"
 
 
-def _what(report: OomReport) -> str:
+def what(report: OomReport) -> str:
+    """What ran out of which memory, when and on what, without figures."""
     message = report.message
     name = report.function or (report.summary.module if report.summary else message.module)
     when = {"compile": " while compiling", "run": " at run time"}.get(message.phase or "", "")
@@ -77,22 +78,29 @@ def _space(message: OomMessage) -> str:
     return _SPACES.get(message.memory_space or "hbm", str(message.memory_space))
 
 
-def _figures(message: OomMessage, device: DeviceMemory | None) -> list[str]:
-    """What was asked, what was there, and by how much it did not fit."""
+def _figures(message: OomMessage, device: DeviceMemory | None) -> str:
+    """The figures as text, those of a partitioned program as such of one device."""
+    per = " a device" if device and device.device_count > 1 else ""
+    tails = {"needs": per}
+    named = figures(message)
+    return ", ".join(f"{name} {format_size(n)}{tails.get(name, '')}" for name, n in named)
+
+
+def figures(message: OomMessage) -> list[tuple[str, int]]:
+    """What was asked, what was there, and by how much it did not fit, in bytes, as far as known."""
     limit = message.limit_bytes
     over = message.exceeded_by_bytes
     if over is None and limit is not None and message.used_bytes is not None:
         over = message.used_bytes - limit
-    per = " a device" if device and device.device_count > 1 else ""
     named = [
-        ("asked for", message.requested_bytes, ""),
-        ("needs", message.used_bytes, per),
-        ("has", limit, ""),
-        ("over by", over, ""),
-        ("free", message.free_bytes, ""),
-        ("largest free block", message.largest_free_bytes, ""),
+        ("asked for", message.requested_bytes),
+        ("needs", message.used_bytes),
+        ("has", limit),
+        ("over by", over),
+        ("free", message.free_bytes),
+        ("largest free block", message.largest_free_bytes),
     ]
-    return [f"{name} {format_size(n)}{tail}" for name, n, tail in named if n is not None]
+    return [(name, size) for name, size in named if size is not None]
 
 
 def summary_text(summary: PeakSummary) -> str:
@@ -105,9 +113,9 @@ def summary_text(summary: PeakSummary) -> str:
 
 def report_text(report: OomReport) -> str:
     """The whole report, below 100 columns and at most about 40 lines."""
-    lines = [f"hbmwatch: {_what(report)}"]
-    figures = _figures(report.message, report.device)
-    lines += [f"  {', '.join(figures)}"] if figures else []
+    lines = [f"hbmwatch: {what(report)}"]
+    binding = _figures(report.message, report.device)
+    lines += [f"  {binding}"] if binding else []
     if report.summary is not None:
         lines += _program_lines(report, report.summary)
     elif report.message.ops:
