@@ -128,6 +128,8 @@ class _Heap:
     def _grow(self, buffer: int, shown: int) -> None:
         """A buffer's memory is taken, for the buffer that shows."""
         self.size_bytes += self.program.buffers[buffer].proto.size
+        if self.size_bytes >= 2**62:
+            raise ProfileError(f"the heap trace of {self.program.name} adds up to no memory's size")
         self.changes.append((self.position, buffer, shown))
         self.spans[shown] = (self.position, self.last)
 

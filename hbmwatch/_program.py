@@ -23,6 +23,9 @@ from hbmwatch._records import ProfileError
 from hbmwatch._terms import MODULE_NAME
 
 
+_LARGEST_BYTES = 2**53  # XProf's sizes are doubles, exact up to here
+
+
 class Buffer(NamedTuple):
     """A logical buffer, the allocation that it lies in, and the instruction that defines it."""
 
@@ -63,9 +66,14 @@ class Program:
     @functools.cached_property
     def instructions(self) -> dict[int, HloInstructionProto]:
         """The instructions of all computations, by id."""
+        return self._instructions(fused=False) | self._instructions(fused=True)
+
+    def _instructions(self, *, fused: bool) -> dict[int, HloInstructionProto]:
+        """The instructions inside of fusions, or outside, by id."""
         return {
             instruction.id: instruction
             for computation in self.proto.hlo_module.computations
+            if computation.is_fusion_computation is fused
             for instruction in computation.instructions
         }
 
@@ -117,19 +125,32 @@ class Program:
 
     @functools.cached_property
     def buffers(self) -> dict[int, Buffer]:
-        """The logical buffers that have a place in an allocation, by id."""
+        """The logical buffers that have a place in an allocation, by id.
+
+        Raises:
+            ProfileError: A size is negative, or no memory could hold it.
+        """
         logical = {buffer.id: buffer for buffer in self.proto.buffer_assignment.logical_buffers}
-        instructions = self.instructions
+        # Buffers are defined outside of fusions, whose instructions are two thirds of a program.
+        outside = self._instructions(fused=False)
         placed = {}
         for allocation in self.allocations:
+            self._check(allocation.size)
             for assigned in allocation.assigned:
                 buffer = logical.get(assigned.logical_buffer_id)
                 if buffer is None:
                     continue
-                instruction = instructions.get(buffer.defined_at.instruction_id)
+                defined_at = buffer.defined_at.instruction_id
+                instruction = outside.get(defined_at) or self.instructions.get(defined_at)
                 if instruction is not None:
+                    self._check(buffer.size)
                     placed[buffer.id] = Buffer(buffer, allocation, instruction)
         return placed
+
+    def _check(self, size_bytes: int) -> None:
+        """Raise ProfileError unless a size is one that memory can have."""
+        if not 0 <= size_bytes <= _LARGEST_BYTES:
+            raise ProfileError(f"{self.name} is damaged: it has a buffer of {size_bytes} bytes")
 
     @property
     def aliases(self) -> Sequence[AliasEntryProto]:

@@ -42,7 +42,7 @@ def unpadded_bytes(shape: ShapeProto) -> int | None:
     """Bytes of the elements alone; a tuple counts 8 bytes an entry, as its index table does.
 
     Elements below 8 bits take a byte each unless the layout packs them. None where the element
-    type is not known.
+    type is not known, or a dimension has no bound.
     """
     kind = shape.element_type
     if kind == _TUPLE:
@@ -51,7 +51,7 @@ def unpadded_bytes(shape: ShapeProto) -> int | None:
         return unpadded_bytes(shape.tuple_shapes[0]) if shape.tuple_shapes else 0
     if kind in _NO_ARRAYS:
         return 0 if kind == _TOKEN else 8
-    if kind not in _TYPES:
+    if kind not in _TYPES or any(size < 0 for size in shape.dimensions):
         return None
     bits = shape.layout.element_size_in_bits or -(-_TYPES[kind][1] // 8) * 8
     return -(-prod(shape.dimensions) * bits // 8)

@@ -7,6 +7,7 @@ folder of its own, within a time limit.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from hbmwatch._terms import MODULE_NAME, SMALL_BYTES, memory_color, source_of
 
 TIMEOUT_S = 120.0
 _XPLANE, _REQUESTS, _RESULTS = "host.xplane.pb", "requests.json", "results.json"
+_ERRORS_ONLY = {"TF_CPP_MIN_LOG_LEVEL": "2"}  # XProf's C++ says there why it has nothing
 _KINDS: Mapping[str, Kind] = {
     "Parameter": "parameter",
     "Output": "output",
@@ -107,7 +109,7 @@ def _run(folder: Path, timeout_s: float) -> str:
             "(it is frozen, or sys.executable is not set)"
         )
     search = [os.getcwd() if entry == "" else entry for entry in sys.path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), **_ERRORS_ONLY}
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -162,6 +164,7 @@ def _results(path: Path, count: int, log: str) -> list[dict[str, Any] | None]:
 
 def _child(folder: Path) -> None:
     """Ask XProf for each request in the folder. The tool list comes first: it extracts the HLO."""
+    _limit_memory(40 * (folder / _XPLANE).stat().st_size)
     from xprof.convert import raw_to_tool_data
 
     xplanes = [str(folder / _XPLANE)]
@@ -172,6 +175,15 @@ def _child(folder: Path) -> None:
         data, _ = raw_to_tool_data.xspace_to_tool_data(xplanes, "memory_viewer", options)
         results.append(None if data is None else json.loads(data))
     (folder / _RESULTS).write_text(json.dumps(results))
+
+
+def _limit_memory(enough_bytes: int) -> None:
+    """Keep a child that runs away from taking the memory that the parent is short of."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        limit = max(4 * 2**30, enough_bytes)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 # --- its answer -----------------------------------------------------------------------------------
