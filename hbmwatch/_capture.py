@@ -11,6 +11,7 @@ from hbmwatch import _hlo, _profiler, _runs
 from hbmwatch._failure import Failure
 from hbmwatch._protos import HloModuleProto, parse
 from hbmwatch._records import OomMessage, ProfileError
+from hbmwatch._sizes import format_size
 
 _LONGEST_RECOMPILE_SECONDS = 60.0
 _NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
@@ -50,9 +51,12 @@ def capture(message: OomMessage, failure: Failure, lowered: Any | None) -> Captu
     except (_profiler.Unavailable, ProfileError) as error:
         reason = str(error)
     try:
-        return _dumped(failure, lowered)
+        dumped = _dumped(failure, lowered)
     except (_profiler.Unavailable, ProfileError) as error:
         raise ProfileError(f"{reason}; {error}") from error
+    if _is_innocent(dumped.program, message):
+        raise ProfileError(reason)
+    return dumped
 
 
 def _dumped(failure: Failure, lowered: Any | None) -> Captured:
@@ -96,24 +100,22 @@ def _find(
 ) -> tuple[_hlo.Program, str]:
     """The failing program among a profile's modules, and a note where it was guessed."""
     named = next((found for name in names if (found := _called(modules, name))), [])
-    if len(named) > 1:
-        exact = _module_id(message, failure, lowered)
-        named = [name for name in named if f"({exact})" in name] or named
-    if len(named) == 1:
-        program = _hlo.parse_program(modules[named[0]], named[0])
-        if _asks_for(program, message) is not False:
-            return program, ""
-    fitting = _fitting(modules, message, named or list(modules))
-    if not fitting and named:
-        fitting = _fitting(modules, message, list(modules))
+    if len(named) != 1:
+        exact = _compiled_name(message, failure, lowered)
+        named = [exact] if exact in modules else named
+    programs = [_hlo.parse_program(modules[name], name) for name in named]
+    claims = [_asks_for(program, message) for program in programs]
+    if len(programs) == 1 and claims[0] is not False:
+        return programs[0], ""
+    fitting = [p for p, claim in zip(programs, claims, strict=True) if claim]
+    fitting = fitting or _fitting(modules, message)
     if fitting:
         return fitting[-1], _how_found(fitting, names, bool(named))
-    if len(named) == 1:
-        return program, ""
-    if named:
-        last = _hlo.parse_program(modules[named[-1]], named[-1])
-        return last, f"{last.name} is a guess: {len(named)} programs have its name"
-    wanted = " or ".join(names) or "a program of that size"
+    if programs and None in claims:
+        return programs[-1], f"{programs[-1].name} is a guess: {len(named)} programs have its name"
+    if any(_is_innocent(program, message) for program in programs):
+        raise ProfileError(f"no live program asks for {format_size(message.requested_bytes or 0)}")
+    wanted = " or ".join(names) or "the failing program"
     raise ProfileError(f"{wanted} is not in the profile", modules=tuple(modules))
 
 
@@ -134,40 +136,55 @@ def _called(modules: Mapping[str, bytes], name: str) -> list[str]:
     return [label for label in modules if label.partition("(")[0] == name]
 
 
-def _module_id(message: OomMessage, failure: Failure, lowered: Any | None) -> int | None:
-    """The HloModule id of the program, which is the number in its profile's "jit_step(12)".
+def _compiled_name(message: OomMessage, failure: Failure, lowered: Any | None) -> str:
+    """The program as its profile names it, "jit_step(12)", with the id of its HloModule.
 
     Only of a program that compiled, from JAX's caches: compiling one again that failed takes long.
     """
     if message.phase == "compile" or failure.compile is None:
-        return None
+        return ""
     try:
         compiled = failure.compile(lowered)
         compiled = getattr(compiled, "compiled", compiled)  # equinox and flax wrap it
         module = compiled.runtime_executable().hlo_modules()[0]
         serialized = module.as_serialized_hlo_module_proto()
-        return parse(HloModuleProto, serialized, "the HLO module").id
+        return f"{module.name}({parse(HloModuleProto, serialized, 'the HLO module').id})"
     except Exception:  # any backend may refuse; the figures then tell the programs apart
-        return None
+        return ""
 
 
-def _fitting(
-    modules: Mapping[str, bytes], message: OomMessage, names: list[str]
-) -> list[_hlo.Program]:
-    programs = (_hlo.parse_program(modules[name], name) for name in names)
-    return [program for program in programs if _asks_for(program, message)]
+def _fitting(modules: Mapping[str, bytes], message: OomMessage) -> list[_hlo.Program]:
+    """The programs that ask for the size in the message, oldest first."""
+    if not _names_a_size(message):
+        return []
+    programs = [_hlo.parse_program(proto, name) for name, proto in modules.items()]
+    fitting = [program for program in programs if _asks_for(program, message)]
+    return sorted(fitting, key=lambda program: program.program_id)
+
+
+def _is_innocent(program: _hlo.Program, message: OomMessage) -> bool:
+    """Whether other bytes than the program's were asked for, as when it was given a bad array."""
+    return message.platform == "cpu" and _asks_for(program, message) is False
+
+
+def _names_a_size(message: OomMessage) -> bool:
+    """Whether the message has a figure that must be one of the failing program's."""
+    asked = message.platform in ("cpu", "gpu") and message.requested_bytes is not None
+    return asked or (message.phase == "compile" and message.used_bytes is not None)
 
 
 def _asks_for(program: _hlo.Program, message: OomMessage) -> bool | None:
     """Whether the program has an allocation, or a total, of the size in the message.
 
-    None where the message has no figure that must be one of the program's.
+    None where that cannot be told: the message has no such size, or a total that some compilers
+    print without the arguments.
     """
+    if not _names_a_size(message):
+        return None
     sizes = [allocation.size for allocation in program.allocations if allocation.color == 0]
     if message.phase == "compile" and message.used_bytes is not None:
         rounding = message.resolution_bytes.get("used_bytes", 0)
         return abs(sum(sizes) - message.used_bytes) <= rounding or None
-    if message.platform in ("cpu", "gpu") and message.requested_bytes is not None:
-        rounding = message.resolution_bytes.get("requested_bytes", 0)
-        return any(abs(size - message.requested_bytes) <= rounding for size in sizes)
-    return None
+    asked = message.requested_bytes or 0
+    rounding = message.resolution_bytes.get("requested_bytes", 0)
+    return any(abs(size - asked) <= rounding for size in sizes)

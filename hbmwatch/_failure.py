@@ -12,7 +12,7 @@ import jax
 from hbmwatch import _errors
 
 if TYPE_CHECKING:
-    from hbmwatch._records import OomReport
+    from hbmwatch._records import OomMessage, OomReport
 
 Capture = Literal["on_oom", "always", "never"]
 Sync = Literal["compile", "always", "never"]
@@ -76,23 +76,40 @@ def raise_explained(
     found = _errors.find_oom(error) if known is None else None
     if found is None:
         return known
+    # No local may hold the exception when it is raised: its traceback holds this frame.
     link, message = found
     report = _report(message, failure, settings)
-    replaced = link is error and _errors.belongs_to_jax(error)
-    carrier = _errors.HbmOomError(message.text, report) if replaced else error
-    # No local may hold the exception when it is raised: its traceback holds this frame.
+    carrier = _carrier(error, link, message, report)
+    _tell(report, carrier, settings)
     try:
-        carrier.add_note(_errors.ReportNote(report))
-        _tell(report, carrier, settings)
-        if replaced:
-            raise carrier from (error if jax.config.jax_traceback_filtering == "off" else None)
+        if carrier is not error:
+            raise carrier from (error if _filters_nothing() else None)
     finally:
         del carrier, error, link, found
     return report
 
 
+def _carrier(
+    error: Exception, link: BaseException, message: OomMessage, report: OomReport
+) -> BaseException:
+    """What carries the report: HbmOomError in place of JAX's own error, else `error` itself."""
+    try:
+        ours = link is error and _errors.belongs_to_jax(error)
+        carrier = _errors.HbmOomError(message.text, report) if ours else error
+        carrier.add_note(_errors.ReportNote(report))
+        return carrier
+    except Exception as failed:
+        _log.debug("the report could not be attached", exc_info=failed)
+        return error
+
+
+def _filters_nothing() -> bool:
+    """Whether JAX shows all of its own frames, as who debugs JAX asks for."""
+    return getattr(jax.config, "jax_traceback_filtering", "auto") == "off"
+
+
 def _report(
-    message: Any, failure: Callable[[], Failure], settings: Settings
+    message: OomMessage, failure: Callable[[], Failure], settings: Settings
 ) -> OomReport:
     try:
         from hbmwatch import _report as explaining

@@ -20,11 +20,11 @@ _compile_seconds = 0.0
 _lowered_at = 0.0
 
 
-def _on_duration(event: str, duration: float, **_: Any) -> None:
+def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
     global _compiles, _compile_seconds, _lowered_at
     if event == _BACKEND_COMPILE:
         _compiles += 1
-        _compile_seconds = duration
+        _compile_seconds = duration_secs
     elif event == _LOWERED:
         _lowered_at = time.perf_counter()
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jaxlib
 
 from hbmwatch import _capture, _device, _hlo, _runs, _terms
 from hbmwatch._failure import Failure, Settings
@@ -85,8 +84,8 @@ def _summary(
     """The peak in the memory space that ran out; None where the program has nothing in it."""
     if program is None:
         return None
-    space = message.memory_space if message.platform == "tpu" else None
-    space = space if space in _terms.MEMORY_SPACES else "hbm"
+    named = message.memory_space or "hbm"
+    space = named if message.platform == "tpu" and named in _terms.MEMORY_SPACES else "hbm"
     summary = dataclasses.replace(_hlo.peak_summary(program, space), top=top)
     if space != "hbm" and not summary.peak_bytes:
         raise ProfileError(f"the compiler keeps no buffer assignment of {space} for this program")
@@ -124,7 +123,7 @@ def _versions() -> dict[str, str]:
     versions = {
         "hbmwatch": hbmwatch.__version__,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
     }
     for package in _PLUGINS:
         try:

@@ -226,7 +226,7 @@ def _holds_jitted(fun: Any) -> bool:
 
 def _watched(fun: Callable[..., Any], target: Any, settings: Settings) -> Any:
     """The watched function, with the attributes of the jitted one."""
-    name = getattr(fun, "__name__", None) or getattr(target, "__name__", type(target).__name__)
+    name = getattr(fun, "__name__", "") or getattr(target, "__name__", "")
     watched = guarded(target, functools.partial(_call_failure, name, target), settings)
     functools.update_wrapper(watched, target)
     watched.__wrapped__ = fun
