@@ -38,6 +38,11 @@ def is_known(shape: ShapeProto) -> bool:
     return kind in _TYPES or kind in _NO_ARRAYS
 
 
+def type_name(element_type: int) -> str:
+    """The name of an element type ("bf16"); "type99" for one that is not known."""
+    return _TYPES[element_type][0] if element_type in _TYPES else f"type{element_type}"
+
+
 def unpadded_bytes(shape: ShapeProto) -> int | None:
     """Bytes of the elements alone; a tuple counts 8 bytes an entry, as its index table does.
 

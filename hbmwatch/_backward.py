@@ -1,0 +1,167 @@
+"""Findings on what a forward pass keeps for the backward pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hbmwatch._evidence import CHECKPOINT, Evidence, lines
+from hbmwatch._flow import Family, Live, is_backward, is_recomputed
+from hbmwatch._records import Finding
+from hbmwatch._sizes import format_size
+
+_CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
+_AROUND_STEP = (
+    "jax.checkpoint around the whole train step, or around the whole loss: that computes all "
+    "layers again at once"
+)
+
+
+def residuals(evidence: Evidence) -> Finding | None:
+    """Buffers of the forward pass that wait for the backward pass, without a jax.checkpoint."""
+    saved = [live for live in saved_for_backward(evidence) if not _kept_by_policy(evidence, live)]
+    saved = [live for live in saved if not _is_layer_input(evidence, live)]
+    saves = freed(saved)
+    if not saves:
+        return None
+    total = sum(live.size_bytes for live in saved)
+    loop = max((live.stack.length for live in saved if live.stack is not None), default=0)
+    how = f"stacked by a scan of {loop} steps" if loop else "one set for each layer"
+    again = any(".remat" in live.op.instruction for live in evidence.live)
+    return Finding(
+        slug="residuals",
+        title=f"save less for the backward pass: jax.checkpoint (remat) around the layer"
+        f"{_at(saved)}",
+        evidence=f"{len(saved)} buffers ({format_size(total)} at the peak) are made by the forward "
+        f"pass (jvp) and wait for the backward pass, {how}{_made_at(saved)}"
+        + ("; the compiler rematerialises already (.remat), so the program wants even more"
+           if again else ""),
+        remedy="Put jax.checkpoint (jax.remat; flax nn.remat) around "
+        + ("the body of the scan" if loop else "each layer")
+        + ", with its default policy, which saves nothing but the layer's inputs.",
+        saves_bytes=saves,
+        certainty="derived",
+        link=CHECKPOINT,
+        will_not_help=f"{_AROUND_STEP}; policies such as everything_saveable or dots_saveable "
+        "save much of it after all",
+    )
+
+
+def checkpoint(evidence: Evidence) -> Finding | None:
+    """A jax.checkpoint that is there and too coarse, or whose policy saves what it should not."""
+    if not any(_CHECKPOINT.search(name) for name in evidence.flow.op_names):
+        return None
+    again = [live for live in evidence.live
+             if live.op.kind == "temporary" and is_recomputed(live.name)]
+    coarse = [live for live in again if _is_shared(evidence, live)]
+    policy = [live for live in saved_for_backward(evidence) if _kept_by_policy(evidence, live)]
+    if freed(coarse) >= freed(policy):
+        return _coarse(coarse) if freed(coarse) else None
+    return _policy(policy) if freed(policy) else None
+
+
+def _coarse(again: Sequence[Live]) -> Finding:
+    """The finding on a checkpoint around too much."""
+    total = sum(live.size_bytes for live in again)
+    return Finding(
+        slug="checkpoint",
+        title=f"the jax.checkpoint (remat) is too coarse: it computes all layers again at once"
+        f"{_at(again)}",
+        evidence=f"{len(again)} buffers of rematted_computation ({format_size(total)}) are alive "
+        f"together at the peak{_made_at(again)}",
+        remedy="Put jax.checkpoint around each layer (the body of the scan) and not around all "
+        "layers, so that one layer is computed again at a time.",
+        saves_bytes=freed(again),
+        certainty="derived",
+        link=CHECKPOINT,
+        will_not_help=f"{_AROUND_STEP}; the policies None and nothing_saveable are the same",
+    )
+
+
+def _policy(saved: Sequence[Live]) -> Finding:
+    """The finding on a checkpoint with a policy that saves much."""
+    total = sum(live.size_bytes for live in saved)
+    return Finding(
+        slug="checkpoint",
+        title=f"the policy of jax.checkpoint (remat) saves {format_size(total)}{_at(saved)}",
+        evidence=f"{len(saved)} buffers ({format_size(total)}) inside of checkpointed layers are "
+        f"saved for the backward pass all the same, by the policy{_made_at(saved)}",
+        remedy="Use a policy that saves less: none at all (nothing_saveable), or "
+        "save_only_these_names for the few that are dear to compute.",
+        saves_bytes=freed(saved),
+        certainty="derived",
+        link=CHECKPOINT,
+        will_not_help="everything_saveable and dots_saveable (checkpoint_dots) save nearly all",
+    )
+
+
+def saved_for_backward(evidence: Evidence) -> list[Live]:
+    """The buffers at the peak that the forward pass made and the backward pass reads."""
+    if not evidence.flow.differentiated:
+        return []
+    known: dict[Family, bool] = {}
+    saved = []
+    for live in evidence.live:
+        if live.op.kind != "temporary" or not live.forward or is_recomputed(live.name):
+            continue
+        key = live.family
+        if key not in known:
+            known[key] = live.stack is not None or _read_backward(evidence, live)
+        if known[key]:
+            saved.append(live)
+    return saved
+
+
+def freed(saved: Sequence[Live]) -> int:
+    """What computing again would free, at most: all layers but one.
+
+    Of a stack all but one entry, of a family of equal buffers all but one; of buffers that are
+    all different all but the largest.
+    """
+    stacks = sum(b.size_bytes - b.size_bytes // b.stack.length for b in saved if b.stack)
+    families: dict[Family, list[int]] = {}
+    for live in saved:
+        if live.stack is None:
+            families.setdefault(live.family, []).append(live.size_bytes)
+    totals = [sum(sizes) for sizes in families.values()]
+    repeated = max(map(len, families.values()), default=0)
+    if repeated > 1:
+        return stacks + sum(totals) - sum(max(sizes) for sizes in families.values())
+    return stacks + sum(totals) - max(totals, default=0)
+
+
+def _read_backward(evidence: Evidence, live: Live) -> bool:
+    """Whether the backward pass reads a buffer."""
+    return any(is_backward(user.metadata.op_name) for user in evidence.flow.uses(live))
+
+
+def _is_shared(evidence: Evidence, live: Live) -> bool:
+    """Whether a recomputed buffer is one of a stack, or waits with others of its family."""
+    return live.stack is not None or evidence.flow.families[live.family] > 2
+
+
+def _kept_by_policy(evidence: Evidence, live: Live) -> bool:
+    """Whether a policy of jax.checkpoint saved a buffer; JAX rounds those (reduce_precision)."""
+    if not any(_CHECKPOINT.search(name) for name in evidence.flow.op_names):
+        return False
+    return "reduce_precision" in live.name or "reduce-precision" in evidence.flow.origin(live).chain
+
+
+def _is_layer_input(evidence: Evidence, live: Live) -> bool:
+    """Whether a loop stacks what it carries: the layer's input, which a checkpoint keeps too."""
+    if live.stack is None:
+        return False
+    return evidence.flow.written(live.stack) is live.stack.update or live.name.endswith(
+        "dynamic_update_slice")
+
+
+def _at(lives: Sequence[Live]) -> str:
+    """ " at train.py:88", the line with the most bytes."""
+    where = lines(lives, 1)
+    return f" at {where.split(' and ')[0]}" if where else ""
+
+
+def _made_at(lives: Sequence[Live]) -> str:
+    """ ", made at train.py:88, train.py:90"."""
+    where = lines(lives, 3)
+    return f", made at {where}" if where else ""

@@ -1,0 +1,378 @@
+"""Findings on one large buffer, or a family of equal ones: what it is decides the remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hbmwatch._backward import saved_for_backward
+from hbmwatch._evidence import ERROR_1000, LAX_MAP, Evidence, lines, some
+from hbmwatch._flow import F32, U32, Live, Origin, elements, is_backward
+from hbmwatch._protos import HloInstructionProto
+from hbmwatch._records import Finding
+from hbmwatch._sizes import format_size
+
+_FAMILIES = 60
+_MANY = 3
+_EXPANDS, _ALL_PAIRS = 2, 16
+_PADDED = 2.0
+_CALLBACKS = ("callback", "debug_print", "SendToHost", "outside_compilation")
+_RANDOM = ("random_bits", "threefry", "rng_bit_generator", "_uniform", "_normal", "_gumbel",
+           "_bernoulli", "_truncated_normal", "random_gamma", "_shuffle")
+_ONLY_MOVES = frozenset("parameter copy transpose bitcast reshape fusion copy-start copy-done".split())
+_RANDOM_OPS = frozenset(("xor", "shift-left", "shift-right-logical"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    """How a kind of buffer is told."""
+
+    title: str
+    remedy: str
+    link: str
+    will_not_help: str = ""
+
+
+_ADVICE = {
+    "callback": _Advice(
+        "a jax.debug.print or callback keeps a whole buffer{at}",
+        "Remove the jax.debug.print (or callback), or give it a reduced value such as its mean.",
+        "https://docs.jax.dev/en/latest/debugging/print_breakpoint.html",
+        "a smaller batch only makes the printed buffer smaller: without the callback the compiler "
+        "need not make it",
+    ),
+    "constant": _Advice(
+        "the function closes over a large array, a captured constant of the program{at}",
+        "Pass the array as an argument of the jitted function instead of closing over it.",
+        "https://docs.jax.dev/en/latest/jit-compilation.html",
+        "donation: a constant is part of the program and cannot be donated",
+    ),
+    "one-hot": _Advice(
+        "a one-hot matrix{at}: index instead of multiplying",
+        "Index instead of one_hot: table[tokens] for an embedding, take_along_axis (or "
+        "softmax_cross_entropy_with_integer_labels) for a loss, in chunks if need be.",
+        "https://docs.jax.dev/en/latest/_autosummary/jax.nn.one_hot.html",
+        "a narrower dtype only halves it",
+    ),
+    "random-bits": _Advice(
+        "the random bits of one large draw (an initialiser, noise){at}",
+        "Draw it in pieces (jax.lax.map over split keys, one layer at a time), sharded over the "
+        "mesh by out_shardings with jax_threefry_partitionable, or with the rbg generator.",
+        "https://docs.jax.dev/en/latest/jax.random.html",
+        "a narrower dtype: the bits of the generator are uint32, whatever the result's dtype",
+    ),
+    "logits": _Advice(
+        "the logits over the whole vocabulary{at}: chunk the loss",
+        "Chunk the loss over tokens: jax.lax.map (or scan) over chunks with jax.checkpoint around "
+        "the chunk, so that only one chunk of logits exists at a time.",
+        LAX_MAP,
+        "jax.checkpoint alone: the logits are at the peak when they are used, so they are there "
+        "again",
+    ),
+    "attention-scores": _Advice(
+        "the attention scores of all pairs of tokens{at}",
+        "Use attention that never makes the matrix of scores: jax.nn.dot_product_attention with a "
+        "flash (cudnn) or Pallas splash kernel, or blocks of queries by jax.lax.map.",
+        "https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html",
+        "jax.checkpoint around the layer: the scores of one layer are still made whole",
+    ),
+    "pairwise": _Advice(
+        "pairwise differences: a buffer of all pairs{at}",
+        "Do not make all pairs at once: expand the square (x**2 - 2 x @ y.T + y**2), or go over "
+        "blocks of rows with jax.lax.map(..., batch_size=...).",
+        LAX_MAP,
+        "jit and vmap: the compiler keeps the buffer of all pairs either way",
+    ),
+    "jacobian": _Advice(
+        "a Jacobian (or Hessian) by vmap over a whole basis{at}",
+        "Use the mode that fits (jacfwd for few inputs, jacrev for few outputs), products (jvp, "
+        "vjp, Hessian-vector) in place of the matrix, or jax.lax.map over the basis in chunks.",
+        "https://docs.jax.dev/en/latest/jacobian-vector-products.html",
+        "jax.checkpoint: the basis is carried forward, nothing waits for a backward pass",
+    ),
+    "stacked-outputs": _Advice(
+        "the stacked outputs of a scan, one entry for each step{at}",
+        "Return from the scan only what is needed (the last state, a running mean, every n-th "
+        "step): the second output of the body is stacked over all steps.",
+        "https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
+        "donation and jax.checkpoint: this is the result itself",
+    ),
+    "samples": _Advice(
+        "a vmap over many samples makes all of them at once{at}",
+        "Go over the samples in chunks: jax.lax.map(f, xs, batch_size=...) instead of jax.vmap, "
+        "and reduce inside.",
+        LAX_MAP,
+        "jit alone: vmap is the same as writing the batch dimension out",
+    ),
+    "unrolled-loop": _Advice(
+        "a Python loop is unrolled and its partial results are all alive{at}",
+        "Write the loop as jax.lax.scan or fori_loop that carries the partial result, so that one "
+        "step is alive at a time.",
+        "https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
+        "del in Python: under jit the compiler orders the steps",
+    ),
+    "layout-copy": _Advice(
+        "the compiler keeps a second copy of an argument in another layout{at}",
+        "Store the argument in the layout that is used (transpose it once outside, before the "
+        "call), or let jit choose it with jax.experimental.layout (Format, Layout.AUTO).",
+        "https://docs.jax.dev/en/latest/jax.experimental.layout.html",
+        "donation: both copies are needed while the program runs",
+    ),
+    "dtype": _Advice(
+        "arguments are cast to a wider dtype, float32, as a whole{at}",
+        "Keep the narrow dtype (bfloat16), or cast inside the loop or layer where one slice at a "
+        "time is used.",
+        ERROR_1000,
+        "jax.checkpoint: the cast copy is alive where it is used",
+    ),
+}
+
+
+def large_buffers(evidence: Evidence) -> list[Finding]:
+    """The kinds of large buffers at the peak, one finding each."""
+    kinds: dict[str, list[Live]] = {}
+    for slug, family in _classified(evidence):
+        kinds.setdefault(slug, []).extend(family)
+    findings = [_finding(evidence, slug, lives) for slug, lives in kinds.items()]
+    return findings
+
+
+def _classified(evidence: Evidence) -> list[tuple[str, list[Live]]]:
+    """The largest families of buffers that are of a kind."""
+    waiting = {id(live) for live in saved_for_backward(evidence)}
+    families: dict[object, list[Live]] = {}
+    for live in evidence.live:
+        if live.op.kind in ("temporary", "output", "constant"):
+            families.setdefault((live.family, live.op.kind, live.stack is None), []).append(live)
+    largest = sorted(families.values(), key=lambda f: -sum(live.size_bytes for live in f))
+    found = []
+    for family in largest[:_FAMILIES]:
+        total = sum(live.size_bytes for live in family)
+        if total < evidence.worth_bytes // 4:
+            break
+        waits = id(family[0]) in waiting
+        layers = waits and (family[0].stack is not None or len(family) >= _MANY)
+        if layers or family[0].op.expansion >= _PADDED:
+            continue
+        slug = _kind(evidence, family[0], len(family), waits)
+        if slug:
+            found.append((slug, family))
+    return found
+
+
+def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
+    """What a buffer is; "" where it is ordinary."""
+    flow = evidence.flow
+    if live.op.kind == "constant":
+        return "constant"
+    uses = flow.uses(live)
+    if any(_is_callback(user) for user in uses):
+        return "callback"
+    if live.stack is not None:
+        state = live.stack.from_argument or is_backward(live.name)
+        return "" if state else "stacked-outputs"
+    origin = flow.origin(live)
+    names = " ".join((live.name, *origin.names))
+    leaves = [leaf for leaf in origin.leaves if not _is_scalar(evidence, leaf)]
+    if _is_jacobian(evidence, live, names):
+        return "jacobian"
+    if _is_one_hot(origin, leaves, names):
+        return "one-hot"
+    product = _product(evidence, live, origin, leaves, uses)
+    if product:
+        return "samples" if product == "logits" and _is_mapped(names) else product
+    if _is_argument(evidence, leaves):
+        return _argument_kind(live, origin)
+    return _other_kind(evidence, live, origin, leaves, names, count, waits)
+
+
+def _other_kind(
+    evidence: Evidence,
+    live: Live,
+    origin: Origin,
+    leaves: Sequence[HloInstructionProto],
+    names: str,
+    count: int,
+    waits: bool,
+) -> str:
+    """What a buffer is that no product made and that is no argument."""
+    random = _RANDOM_OPS <= origin.chain or "rng-bit-generator" in origin.chain
+    bits = random or any(word in names for word in _RANDOM)
+    if _is_mapped(names) and not (_is_pairwise(evidence, leaves, origin) and not random):
+        return "samples"
+    if bits and (random or live.element_type == U32):
+        return "random-bits"
+    if _is_pairwise(evidence, leaves, origin):
+        return "pairwise"
+    if count >= _MANY and not waits and not _is_gradient(evidence, live, count):
+        return "unrolled-loop"
+    return ""
+
+
+def _finding(evidence: Evidence, slug: str, lives: Sequence[Live]) -> Finding:
+    """The finding on all buffers of one kind."""
+    advice = _ADVICE[slug]
+    total = sum(live.size_bytes for live in lives)
+    biggest = max(lives, key=lambda live: live.size_bytes)
+    share = 100 * total // max(evidence.peak_bytes, 1)
+    where = lines(lives, 1).split(" and ")[0]
+    shape = biggest.op.shape.partition("{")[0]
+    detail = _detail(evidence, slug, biggest)
+    made = f" from {biggest.name}{' (inferred)' if biggest.inferred else ''}" if biggest.name else ""
+    return Finding(
+        slug=slug,
+        title=advice.title.format(at=f" at {where}" if where else ""),
+        evidence=f"{len(lives)} buffers ({format_size(total)}, {share} % of the peak), the largest "
+        f"{shape}{made}{detail}",
+        remedy=advice.remedy,
+        saves_bytes=_saves(slug, lives),
+        certainty="derived",
+        link=advice.link,
+        will_not_help=advice.will_not_help,
+    )
+
+
+def _saves(slug: str, lives: Sequence[Live]) -> int:
+    """What the remedy frees, at most: a cast half, of a loop's results all but one, else all."""
+    total = sum(live.size_bytes for live in lives)
+    if slug == "unrolled-loop":
+        return total - max(live.size_bytes for live in lives)
+    return total
+
+
+def _detail(evidence: Evidence, slug: str, live: Live) -> str:
+    """What else tells the kind: the argument, the length of the loop."""
+    if live.stack is not None:
+        return f", {live.stack.length} steps of {format_size(live.size_bytes // live.stack.length)}"
+    if slug in ("layout-copy", "dtype"):
+        path = evidence.flow.argument_of(live.instruction)
+        return f", a copy of the argument {some([path])}" if path else ""
+    return ""
+
+
+# --- signs ----------------------------------------------------------------------------------------
+
+
+def _is_callback(user: HloInstructionProto) -> bool:
+    """Whether an instruction hands a buffer to the host."""
+    if user.opcode in ("send", "outfeed"):
+        return True
+    named = user.opcode == "custom-call" and "callback" in user.custom_call_target
+    return named or (user.opcode == "custom-call" and any(
+        word in user.metadata.op_name.rpartition("/")[2] for word in _CALLBACKS))
+
+
+def _is_mapped(names: str) -> bool:
+    """Whether a buffer was made under vmap, and not for a gradient."""
+    return "vmap(" in names and "jvp(" not in names
+
+
+def _is_jacobian(evidence: Evidence, live: Live, names: str) -> bool:
+    """Whether a buffer belongs to a Jacobian: vmap around jvp or vjp, and not a batch of gradients.
+
+    jacfwd is a vmap of jvp alone; jacrev a vmap of the transposed function whose forward pass is
+    not mapped; a Hessian is both. A vmap of grad maps the forward and the backward pass.
+    """
+    forward = any("vmap(jvp(" in name for name in evidence.flow.op_names)
+    reverse = any("vmap(transpose(" in name for name in evidence.flow.op_names)
+    nested = any("vmap(jvp(jvp(" in name or "vmap(jvp(transpose(" in name
+                 for name in evidence.flow.op_names)
+    if not (nested or forward != reverse):
+        return False
+    if "vmap(jvp(" in names or "vmap(transpose(" in names:
+        return True
+    square = len(live.dims) == 2 and live.dims[0] == live.dims[1]
+    return square and ("/eq" in names or names.endswith("iota"))
+
+
+def _is_one_hot(
+    origin: Origin, leaves: Sequence[HloInstructionProto], names: str
+) -> bool:
+    """Whether a buffer compares an index with a running number: one_hot, or the same by hand."""
+    if "one_hot" in names:
+        return True
+    counted = any(leaf.opcode == "iota" for leaf in leaves)
+    plain = all(leaf.opcode in ("iota", "broadcast") for leaf in leaves)
+    compared = "compare" in origin.chain and not _RANDOM_OPS & origin.chain
+    return counted and plain and compared and len(leaves) > 1 and "select" not in origin.chain
+
+
+def _product(
+    evidence: Evidence,
+    live: Live,
+    origin: Origin,
+    leaves: Sequence[HloInstructionProto],
+    uses: Sequence[HloInstructionProto],
+) -> str:
+    """The kind of a matrix product that is much larger than its factors; "" where it is not."""
+    products = [leaf for leaf in leaves if evidence.flow.is_product(leaf)]
+    if not products:
+        return ""
+    factors = [f for f in evidence.program.operands(products[0]) if elements(f.shape) > 1]
+    size = elements(products[0].shape)
+    growth = size / max((elements(f.shape) for f in factors), default=size)
+    if growth < _EXPANDS:
+        return ""
+    if _is_softmax(evidence, origin, uses):
+        ranks = [len([d for d in f.shape.dimensions if d > 1]) for f in factors]
+        square = len(live.dims) == 2 and live.dims[0] == live.dims[1]
+        return "attention-scores" if min(ranks, default=0) >= 3 or square else "logits"
+    return "pairwise" if growth >= _ALL_PAIRS and not evidence.flow.differentiated else ""
+
+
+def _is_softmax(
+    evidence: Evidence, origin: Origin, uses: Sequence[HloInstructionProto]
+) -> bool:
+    """Whether a softmax (or logsumexp) is taken of a buffer, or made it."""
+    opcodes = origin.chain | {user.opcode for user in uses}
+    names = " ".join(origin.names) + evidence.flow.all_inside(uses)
+    if any(word in names for word in ("softmax", "logsumexp", "reduce_max", "argmax")):
+        return True
+    return "exponential" in opcodes and bool(opcodes & {"reduce", "reduce-window", "divide"})
+
+
+def _is_pairwise(
+    evidence: Evidence, leaves: Sequence[HloInstructionProto], origin: Origin
+) -> bool:
+    """Whether a buffer combines two smaller ones along different dimensions."""
+    if not leaves or any(leaf.opcode != "broadcast" for leaf in leaves):
+        return False
+    parts = []
+    for leaf in leaves:
+        part = next(iter(evidence.program.operands(leaf)), None)
+        if part is not None and elements(part.shape) * 8 <= elements(leaf.shape):
+            parts.append(elements(part.shape))
+    whole = elements(leaves[0].shape)
+    return len(parts) > 1 and math.prod(sorted(parts)[-2:]) >= whole and not (
+        _RANDOM_OPS <= origin.chain)
+
+
+def _is_scalar(evidence: Evidence, leaf: HloInstructionProto) -> bool:
+    """Whether a leaf is a broadcast number."""
+    if leaf.opcode == "constant":
+        return True
+    part = next(iter(evidence.program.operands(leaf)), None)
+    return leaf.opcode == "broadcast" and part is not None and elements(part.shape) <= 1
+
+
+def _is_argument(evidence: Evidence, leaves: Sequence[HloInstructionProto]) -> bool:
+    """Whether a buffer is a form of an argument of the program."""
+    parameters = [leaf for leaf in leaves if leaf.opcode == "parameter"]
+    return bool(parameters) and len(parameters) == len(leaves) and all(
+        evidence.flow.is_argument(leaf) for leaf in parameters)
+
+
+def _argument_kind(live: Live, origin: Origin) -> str:
+    """Whether a form of an argument is a copy in another layout, or a wider cast."""
+    if origin.narrow is not None and live.element_type == F32:
+        return "dtype"
+    if live.op.kind == "temporary" and origin.chain <= _ONLY_MOVES:
+        return "layout-copy"
+    return ""
+
+
+def _is_gradient(evidence: Evidence, live: Live, count: int) -> bool:
+    """Whether equal buffers are the gradients of as many arguments."""
+    alike = sum(1 for argument in evidence.arguments if argument.dims == live.dims)
+    return alike > 0 and count <= 2 * alike

@@ -1,0 +1,312 @@
+"""What findings are made of: the failing program's figures, and its argument and output leaves."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hbmwatch import _shapes
+from hbmwatch._call import CallInfo, Leaf
+from hbmwatch._flow import Flow, Live
+from hbmwatch._hlo import Program
+from hbmwatch._protos import HloInstructionProto, OpSharding, ShapeProto
+from hbmwatch._records import OomMessage, PeakSummary
+
+# HBM is color 0. A finding below a tenth of what is missing, or a fiftieth of the peak, is noise.
+_HBM = 0
+_SHARE_OF_MISSING, _SHARE_OF_PEAK = 0.1, 0.02
+_REPLICATED, _TUPLE_SHARDING, _TILED = 0, 2, 3
+
+ERROR_1000 = "https://openxla.org/xla/errors/error_1000"
+CHECKPOINT = "https://docs.jax.dev/en/latest/gradient-checkpointing.html"
+LAX_MAP = "https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html"
+DONATION = "https://docs.jax.dev/en/latest/buffer_donation.html"
+SHARDING = "https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A parameter of the program.
+
+    Attributes:
+        number: Its number in the program; jit drops arguments that nothing reads.
+        path: Its pytree path; "parameter 3" where the program does not name it.
+        dims: The dimensions on one device.
+        element_type: XLA's number of the element type.
+        size_bytes: Bytes of its allocation on one device.
+        sharding: How it is laid over the mesh; None on one device.
+        leaf: What the call knows of it; None where it is not known.
+        aliased: Whether an output lies in its memory.
+        in_hbm: Whether it lies in the device's main memory.
+    """
+
+    number: int
+    path: str
+    dims: tuple[int, ...]
+    element_type: int
+    size_bytes: int
+    sharding: OpSharding | None
+    leaf: Leaf | None
+    aliased: bool
+    in_hbm: bool
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Into how many parts each dimension is laid out over the mesh."""
+        return tiles(self.sharding, len(self.dims))
+
+    @property
+    def global_dims(self) -> tuple[int, ...]:
+        """The dimensions of the whole array."""
+        if self.leaf is not None and len(self.leaf.shape) == len(self.dims):
+            return self.leaf.shape
+        return tuple(size * parts for size, parts in zip(self.dims, self.tiles))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of the program.
+
+    Attributes:
+        index: Its position among the outputs.
+        path: Its pytree path; "output 3" where it is not known.
+        dims: The dimensions on one device.
+        element_type: XLA's number of the element type.
+        size_bytes: Bytes without padding, on one device.
+        sharding: How it is laid over the mesh; None on one device.
+        leaf: What the call knows of it; None where it is not known.
+        aliased: Whether it lies in an argument's memory.
+        instruction: What computes it; None where the program does not say.
+    """
+
+    index: int
+    path: str
+    dims: tuple[int, ...]
+    element_type: int
+    size_bytes: int
+    sharding: OpSharding | None
+    leaf: Leaf | None
+    aliased: bool
+    instruction: HloInstructionProto | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A failing program, and what is known of its call and its error."""
+
+    program: Program
+    summary: PeakSummary
+    message: OomMessage
+    call: CallInfo | None
+
+    @functools.cached_property
+    def flow(self) -> Flow:
+        """The dataflow around the peak."""
+        return Flow(self.program, self.summary)
+
+    @property
+    def live(self) -> tuple[Live, ...]:
+        """The buffers at the peak."""
+        return self.flow.live
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes live at the peak."""
+        return self.summary.peak_bytes
+
+    @functools.cached_property
+    def missing_bytes(self) -> int | None:
+        """By how much the program is over what the device offers; None where that is not known."""
+        if self.message.exceeded_by_bytes is not None:
+            return max(self.message.exceeded_by_bytes, 0)
+        used = self.message.used_bytes or self.summary.total_allocation_bytes
+        if self.message.limit_bytes is None or used <= self.message.limit_bytes:
+            return None
+        return used - self.message.limit_bytes
+
+    @property
+    def worth_bytes(self) -> int:
+        """What a remedy must free to be worth saying."""
+        of_peak = _SHARE_OF_PEAK * self.peak_bytes
+        return int(max(of_peak, _SHARE_OF_MISSING * (self.missing_bytes or 0)))
+
+    @functools.cached_property
+    def device_count(self) -> int:
+        """Over how many devices the program is partitioned, as far as is known."""
+        counts = [math.prod(s.tile_assignment_dimensions) for s in self._tiled]
+        counts.append((self.call.device_count or 1) if self.call is not None else 1)
+        counts.append((self.message.partition or 0) + 1)
+        return max(counts)
+
+    @functools.cached_property
+    def _tiled(self) -> tuple[OpSharding, ...]:
+        """The shardings that name a number of devices."""
+        output = self.program.output_sharding
+        given = [*self.program.parameter_shardings, *([output] if output is not None else [])]
+        flat = [part for sharding in given for part in (sharding.tuple_shardings or [sharding])]
+        return tuple(sharding for sharding in flat if sharding.type == _TILED)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The axes of the mesh; one of all devices where no mesh is known."""
+        named = dict(self.call.mesh) if self.call is not None else {}
+        named = {axis: size for axis, size in named.items() if size > 1}
+        return named or ({"": self.device_count} if self.device_count > 1 else {})
+
+    @functools.cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The parameters of the program, by number."""
+        aliased = {entry.parameter_number for entry in self.program.aliases}
+        sizes = {a.parameter_number: a for a in self.program.allocations
+                 if a.is_entry_computation_parameter}
+        leaves = self._leaves()
+        shardings = list(self.program.parameter_shardings)
+        found = []
+        for number, instruction in sorted(self.program.parameters.items()):
+            allocation = sizes.get(number)
+            shape = instruction.shape
+            found.append(Argument(
+                number=number,
+                path=instruction.metadata.op_name or f"parameter {number}",
+                dims=tuple(shape.dimensions),
+                element_type=shape.element_type,
+                size_bytes=allocation.size if allocation is not None else _bytes(shape),
+                sharding=shardings[number] if number < len(shardings) else None,
+                leaf=leaves.get(number),
+                aliased=number in aliased,
+                in_hbm=allocation is None or allocation.color == _HBM,
+            ))
+        return tuple(found)
+
+    def _leaves(self) -> dict[int, Leaf]:
+        """The call's leaves by parameter number: by path, where those agree, else by order."""
+        if self.call is None:
+            return {}
+        used = [leaf for leaf in self.call.arguments if leaf.used]
+        by_path = {leaf.path: leaf for leaf in used}
+        numbers = sorted(self.program.parameters)
+        in_order = dict(zip(numbers, used)) if len(used) == len(numbers) else {}
+        found = {}
+        for number, instruction in self.program.parameters.items():
+            leaf = by_path.get(instruction.metadata.op_name, in_order.get(number))
+            if leaf is not None:
+                found[number] = leaf
+        return found
+
+    @functools.cached_property
+    def outputs(self) -> tuple[Output, ...]:
+        """The results of the program, in order."""
+        entry = self.program.entry
+        root = self.program.instructions.get(entry.root_id) if entry is not None else None
+        if root is None:
+            return ()
+        parts = list(root.shape.tuple_shapes) or [root.shape]
+        makers: list[HloInstructionProto | None] = [root]
+        if root.shape.tuple_shapes:
+            ids = root.operand_ids if root.opcode == "tuple" else []
+            makers = [self.program.instructions.get(i) for i in ids] or [None] * len(parts)
+        aliased = {tuple(entry.output_shape_index) for entry in self.program.aliases}
+        leaves = self.call.outputs if self.call is not None else ()
+        leaves = leaves if len(leaves) == len(parts) else ()
+        sharding = self.program.output_sharding
+        found = []
+        for index, part in enumerate(parts):
+            leaf = leaves[index] if leaves else None
+            key = (index,) if root.shape.tuple_shapes else ()
+            found.append(Output(
+                index=index,
+                path=leaf.path if leaf is not None else f"output {index}",
+                dims=tuple(part.dimensions),
+                element_type=part.element_type,
+                size_bytes=_bytes(part),
+                sharding=_part(sharding, index),
+                leaf=leaf,
+                aliased=key in aliased,
+                instruction=makers[index] if index < len(makers) else None,
+            ))
+        return tuple(found)
+
+    @functools.cached_property
+    def state(self) -> frozenset[int]:
+        """The numbers of the arguments that come back: an output has their shape and type."""
+        shapes = {(output.dims, output.element_type) for output in self.outputs}
+        aliased = {argument.number for argument in self.arguments if argument.aliased}
+        alike = {a.number for a in self.arguments if (a.dims, a.element_type) in shapes and a.dims}
+        return frozenset(aliased | alike)
+
+    @functools.cached_property
+    def batch(self) -> tuple[tuple[Argument, ...], int, int]:
+        """The arguments of the batch, its length on one device, and the bytes that scale with it.
+
+        The length is the first dimension of arguments that are no state; no argument may have it
+        as another dimension, nor the state as any. Of several the one with the most bytes.
+        """
+        fixed = {size for a in self.arguments for size in a.dims[a.number not in self.state:]}
+        given: dict[int, list[Argument]] = {}
+        for argument in self.arguments:
+            sizes = argument.dims[:1]
+            if argument.number not in self.state and sizes and sizes[0] > 1:
+                if sizes[0] not in fixed:
+                    given.setdefault(sizes[0], []).append(argument)
+        best: tuple[tuple[Argument, ...], int, int] = ((), 0, 0)
+        for length, arguments in given.items():
+            scaling = sum(self._scaling(arguments[0], live) for live in self.live)
+            if scaling > best[2]:
+                best = (tuple(arguments), length, scaling)
+        return best
+
+    def _scaling(self, argument: Argument, live: Live) -> int:
+        """The bytes of a buffer if it scales with the first dimension of an argument."""
+        lengths = [math.prod(argument.dims[:n]) for n in range(1, len(argument.dims) + 1)]
+        return live.size_bytes if any(length in live.dims for length in lengths[:2]) else 0
+
+
+def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:
+    """Into how many parts a sharding lays each dimension."""
+    if sharding is None or sharding.type != _TILED:
+        return (1,) * rank
+    given = list(sharding.tile_assignment_dimensions)[:rank]
+    return tuple(given + [1] * (rank - len(given)))
+
+
+def _part(sharding: OpSharding | None, index: int) -> OpSharding | None:
+    """The sharding of one output."""
+    if sharding is None or sharding.type != _TUPLE_SHARDING:
+        return sharding
+    parts = sharding.tuple_shardings
+    return parts[index] if index < len(parts) else None
+
+
+def is_replicated(sharding: OpSharding | None) -> bool:
+    """Whether a sharding keeps the array whole on every device of a mesh."""
+    if sharding is None:
+        return False
+    if sharding.type == _REPLICATED:
+        return True
+    return sharding.type == _TILED and all(
+        size == 1 for size in list(sharding.tile_assignment_dimensions)[:-1]
+    ) and sharding.replicate_on_last_tile_dim
+
+
+def _bytes(shape: ShapeProto) -> int:
+    """Bytes of the elements of a shape; 0 where they are not known."""
+    return _shapes.unpadded_bytes(shape) or 0
+
+
+def some(paths: Iterable[str], most: int = 3) -> str:
+    """A few paths, and how many more."""
+    known = list(dict.fromkeys(paths))
+    text = ", ".join(known[:most])
+    return text if len(known) <= most else f"{text} and {len(known) - most} more"
+
+
+def lines(lives: Sequence[Live], most: int = 2) -> str:
+    """The source lines of buffers, those with the most bytes first."""
+    weight: dict[str, int] = {}
+    for live in lives:
+        if live.source:
+            weight[live.source] = weight.get(live.source, 0) + live.size_bytes
+    best = sorted(weight, key=lambda source: -weight[source])
+    return some(best, most) if best else ""

@@ -1,0 +1,227 @@
+"""What a program's figures say to change first: every finding, ranked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from hbmwatch import _backward, _buffers, _leaves
+from hbmwatch._call import CallInfo
+from hbmwatch._evidence import ERROR_1000, Evidence, lines, some
+from hbmwatch._flow import FLOAT_BITS, Live
+from hbmwatch._hlo import Program
+from hbmwatch._records import Finding, OomMessage, PeakOp, PeakSummary
+from hbmwatch._sizes import format_size
+
+# The order of suspicion: how often a thing of this kind was the matter where its bytes were there.
+# A finding's weight times the share of what is missing that it frees gives its rank.
+_SUSPICION = {
+    "donation": 3.0,
+    "donation-unusable": 3.0,
+    "replication": 3.0,
+    "gather": 3.0,
+    "callback": 3.0,
+    "constant": 2.5,
+    "padding": 2.5,
+    "arguments": 2.0,
+    "jacobian": 2.0,
+    "one-hot": 2.0,
+    "logits": 1.8,
+    "attention-scores": 1.8,
+    "stacked-outputs": 1.8,
+    "pairwise": 1.7,
+    "samples": 1.6,
+    "random-bits": 1.6,
+    "checkpoint": 1.5,
+    "unrolled-loop": 1.4,
+    "layout-copy": 1.4,
+    "residuals": 1.0,
+    "dtype": 0.9,
+    "long-lived": 0.8,
+    "aggregate": 0.1,
+}
+_LEAST_MISSING = 0.25
+_TILES = re.compile(r"T\((?:(\d+),)?(\d+)\)")
+_ENDS = 0.6
+
+
+def find(
+    program: Program, summary: PeakSummary, message: OomMessage, call: CallInfo | None = None
+) -> tuple[Finding, ...]:
+    """What to change, what is worth most first; the aggregate alone where every buffer is ordinary.
+
+    Args:
+        program: The failing program.
+        summary: Its memory peak in HBM.
+        message: The error's text, for the limit.
+        call: What is known of the call; paths of arguments come from the program without it.
+    """
+    evidence = Evidence(program, summary, message, call)
+    makers: tuple[Callable[[Evidence], Finding | None], ...] = (
+        _leaves.donation,
+        _leaves.donation_unusable,
+        _leaves.replication,
+        _leaves.gather,
+        _leaves.arguments_alone,
+        padding,
+        _backward.checkpoint,
+        _backward.residuals,
+        narrower,
+        long_lived,
+    )
+    found = [finding for make in makers if (finding := make(evidence)) is not None]
+    found += _buffers.large_buffers(evidence)
+    worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes]
+    worth = worth or [f for f in (aggregate(evidence),) if f is not None]
+    return tuple(sorted(worth, key=lambda finding: -_rank(evidence, finding)))
+
+
+def _rank(evidence: Evidence, finding: Finding) -> float:
+    """Suspicion times the share of what is missing, or of a quarter of the peak, that it frees."""
+    needed = max(evidence.missing_bytes or 0, _LEAST_MISSING * evidence.peak_bytes, 1.0)
+    return _SUSPICION[finding.slug] * min(1.0, (finding.saves_bytes or 0) / needed)
+
+
+def padding(evidence: Evidence) -> Finding | None:
+    """Bytes that layouts add to the elements."""
+    total = sum(op.padding_bytes for op in evidence.summary.ops)
+    worst = max(evidence.summary.ops, key=lambda op: op.padding_bytes, default=None)
+    if worst is None or total < evidence.worth_bytes:
+        return None
+    where, better = _padded(worst)
+    return Finding(
+        slug="padding",
+        title=f"padding: layouts add {format_size(total)}, {worst.expansion:.1f}x for "
+        f"{worst.shape.partition('{')[0]}{' at ' + worst.source if worst.source else ''}",
+        evidence=f"{format_size(total)} of the peak are padding; {worst.shape} takes "
+        f"{format_size(worst.size_bytes)} for {format_size(worst.unpadded_bytes)} of elements{where}",
+        remedy=better,
+        saves_bytes=total,
+        certainty="derived",
+        link=ERROR_1000,
+        will_not_help="a smaller batch keeps the same expansion",
+    )
+
+
+def _padded(op: PeakOp) -> tuple[str, str]:
+    """Which dimension of a buffer pads, and the order of dimensions that would not."""
+    dims = [int(size) for size in re.findall(r"\d+", op.shape.partition("[")[2].partition("]")[0])]
+    layout = re.search(r"\{([\d,]+)", op.shape)
+    order = [int(i) for i in layout[1].split(",")] if layout else []
+    tiled = _TILES.search(op.shape)
+    general = "Make the two minor dimensions multiples of 8 and 128 (pad or merge small ones)."
+    if not order or tiled is None or max(order) >= len(dims):
+        return "", general
+    tile = [int(size) for size in (tiled[2], tiled[1]) if size]
+    worst = max(zip(order, tile), key=lambda pair: -(-dims[pair[0]] // pair[1]) * pair[1]
+                / max(dims[pair[0]], 1), default=(0, 1))
+    index, to = worst
+    why = f": dimension {index} ({dims[index]}) is padded to a multiple of {to}"
+    largest = max(range(len(dims)), key=lambda i: dims[i])
+    if largest == index:
+        return why, general
+    return why, (
+        f"Put the large dimension last: [{dims[index]}, {dims[largest]}] instead of "
+        f"[{dims[largest]}, {dims[index]}] (transpose or reshape early), or merge the small "
+        "dimension with another, so that the layout does not pad."
+    )
+
+
+def narrower(evidence: Evidence) -> Finding | None:
+    """float32 (or wider) temporaries where the arguments are narrower."""
+    floats = [a for a in evidence.arguments if a.element_type in FLOAT_BITS]
+    if not floats:
+        return None
+    total = sum(argument.size_bytes for argument in floats)
+    narrow = [a for a in floats if FLOAT_BITS[a.element_type] <= 16]
+    common = 16 if sum(a.size_bytes for a in narrow) * 2 > total else 32
+    wide = [live for live in evidence.live if live.op.kind in ("temporary", "output")
+            and FLOAT_BITS.get(live.element_type, 0) > common]
+    if not wide:
+        return None
+    saves = sum(live.size_bytes - live.size_bytes * common // FLOAT_BITS[live.element_type]
+                for live in wide)
+    where = lines(wide, 2)
+    name = "bfloat16" if common == 16 else "float32"
+    widest = "float64" if common == 32 else "float32"
+    return Finding(
+        slug="dtype",
+        title=f"dtype: {widest} buffers although the arguments are {name}",
+        evidence=f"{len(wide)} {widest} buffers ({format_size(sum(b.size_bytes for b in wide))}) at "
+        f"the peak, while most argument bytes are {name}{', made at ' + where if where else ''}",
+        remedy=f"Compute in {name}: look for a float32 constant, a dtype argument or an astype "
+        "that promotes, and cast back right after the operations that need the precision.",
+        saves_bytes=saves,
+        certainty="derived",
+        link=ERROR_1000,
+        will_not_help="narrower arguments: it is the intermediates that are wide",
+    )
+
+
+def long_lived(evidence: Evidence) -> Finding | None:
+    """Temporaries that wait through most of the program between their first and last use."""
+    points = len(evidence.summary.heap_bytes)
+    waiting = {id(live) for live in _backward.saved_for_backward(evidence)}
+    idle = [live for live in evidence.live
+            if id(live) not in waiting and _is_idle(evidence, live, points)]
+    if not idle:
+        return None
+    total = sum(live.size_bytes for live in idle)
+    first = max(idle, key=lambda live: live.size_bytes)
+    where = lines(idle, 2)
+    return Finding(
+        slug="long-lived",
+        title=f"a long-lived temporary: made early, used late{' at ' + where if where else ''}",
+        evidence=f"{len(idle)} buffers ({format_size(total)}) live through most of the program "
+        f"(points {first.op.start} to {first.op.end} of {points}) and are read only near their ends",
+        remedy="Compute it again where it is used late (or jax.checkpoint the part that makes it), "
+        "or move the two uses together, so that it is not kept in between.",
+        saves_bytes=total,
+        certainty="derived",
+        link=ERROR_1000,
+    )
+
+
+def _is_idle(evidence: Evidence, live: Live, points: int) -> bool:
+    """Whether a temporary lives long and is read only in the first and last part of its life."""
+    start, end = live.op.start or 0, live.op.end if live.op.end is not None else points
+    if live.op.kind != "temporary" or live.stack is not None or points < 10:
+        return False
+    if end - start < _ENDS * points or live.size_bytes < evidence.worth_bytes // 4:
+        return False
+    order = evidence.flow.order
+    mine = order.get(live.instruction.id)
+    read = sorted(order[user.id] for user in evidence.flow.uses(live) if user.id in order)
+    if mine is None or not read:
+        return False
+    gaps = [b - a for a, b in zip([mine, *read], read)]
+    return max(gaps) >= _ENDS * (read[-1] - mine)
+
+
+def aggregate(evidence: Evidence) -> Finding | None:
+    """No single cause: how the bytes scale with the batch, and which batch would fit."""
+    arguments, length, scaling = evidence.batch
+    limit, missing = evidence.message.limit_bytes, evidence.missing_bytes
+    over = f"over by {format_size(missing)}" if missing else "at its limit"
+    fits = ""
+    if arguments and limit is not None and missing and scaling:
+        fixed = evidence.peak_bytes + (missing + limit - evidence.peak_bytes) - scaling
+        batch = max(0, (limit - fixed) * length // scaling)
+        fits = f"; by that line a batch of {batch} (instead of {length}) would fit"
+    saves = scaling // 2 if arguments else None
+    names = some(a.path for a in arguments)
+    scale = (f"{format_size(scaling)} of {format_size(evidence.peak_bytes)} at the peak scale with "
+             f"the batch ({names}, {length} a device)" if arguments
+             else f"the peak is {format_size(evidence.peak_bytes)}, in buffers of ordinary kinds")
+    return Finding(
+        slug="aggregate",
+        title=f"no single buffer is to blame: {over} in all, so a smaller batch or more devices",
+        evidence=scale + fits,
+        remedy="Use a smaller batch (accumulate gradients over micro-batches), shard over more "
+        "devices, or a narrower dtype.",
+        saves_bytes=saves,
+        certainty="derived" if arguments else "hint",
+        link=ERROR_1000,
+        will_not_help="",
+    )
+

@@ -1,0 +1,403 @@
+"""Findings on argument and output leaves: donation, replication, gathers, arguments that are too much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hbmwatch._evidence import (
+    DONATION,
+    ERROR_1000,
+    SHARDING,
+    Argument,
+    Evidence,
+    Output,
+    is_replicated,
+    lines,
+    some,
+    tiles,
+)
+from hbmwatch._flow import Live
+from hbmwatch._protos import HloInstructionProto
+from hbmwatch._records import Finding
+from hbmwatch._shapes import type_name
+from hbmwatch._sizes import format_size
+
+# What breaks the element-by-element way from an argument to its update.
+_MIXES = frozenset(
+    "dot convolution reduce reduce-window sort gather custom-call rng rng-bit-generator iota "
+    "constant broadcast all-reduce all-gather scatter".split()
+)
+_GATHERS = frozenset("all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split())
+_VISITS = 200
+
+
+def donation(evidence: Evidence) -> Finding | None:
+    """Arguments that come back updated in an output of their own, and are not donated."""
+    pairs = undonated(evidence)
+    saves = sum(argument.size_bytes for argument, _ in pairs)
+    if not pairs:
+        return None
+    paths = _roots([argument.path for argument, _ in pairs])
+    evidence_text = (
+        f"{len(pairs)} argument leaves ({some(paths)}; {format_size(saves)}) have an output of the "
+        f"same shape and dtype that is computed from them, and none is aliased: "
+        f"the old and the new value are both kept"
+    )
+    return Finding(
+        slug="donation",
+        title=f"donate {some(paths, 2)}: {format_size(saves)} are kept twice",
+        evidence=evidence_text,
+        remedy=f"Donate the state: jax.jit(..., donate_argnums=...) for {some(_tops(paths), 2)}, "
+        "and use the returned value from then on.",
+        saves_bytes=saves,
+        certainty="derived",
+        link=DONATION,
+        will_not_help="jax.checkpoint and a smaller batch do not touch these bytes; an outer jit "
+        "without donate_argnums undoes the donation of an inner one",
+    )
+
+
+def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
+    """Arguments that could be donated, each with the output that would take its memory."""
+    donated = {a.number for a in evidence.arguments if a.leaf is not None and a.leaf.donated}
+    donated |= {donor.parameter_number for donor in evidence.program.donors}
+    free: dict[tuple[object, ...], list[Argument]] = {}
+    for argument in evidence.arguments:
+        if argument.aliased or argument.number in donated or not argument.in_hbm:
+            continue
+        free.setdefault((argument.dims, argument.element_type), []).append(argument)
+    pairs = []
+    for output in evidence.outputs:
+        candidates = free.get((output.dims, output.element_type), [])
+        if output.aliased or not candidates or not output.dims:
+            continue
+        best = _updated(evidence, output, candidates)
+        if best is not None:
+            candidates.remove(best)
+            pairs.append((best, output))
+    return pairs
+
+
+def _updated(
+    evidence: Evidence, output: Output, candidates: Sequence[Argument]
+) -> Argument | None:
+    """The argument of which an output is the next value: by path, else by dataflow."""
+    for argument in candidates:
+        if output.leaf is not None and _same_leaf(argument.path, output.path):
+            return argument
+    numbers = {argument.number: argument for argument in candidates}
+    for number in _elementwise_sources(evidence, output):
+        if number in numbers:
+            return numbers[number]
+    return None
+
+
+def _same_leaf(argument: str, output: str) -> bool:
+    """Whether two paths end in the same keys, two at least ("state['mu']" and "result[0]['mu']")."""
+    mine, theirs = argument.split("["), output.split("[")
+    same = 0
+    for a, b in zip(reversed(mine[1:]), reversed(theirs[1:])):
+        if a != b:
+            break
+        same += 1
+    return same >= max(1, len(mine) - 1) and same > 0 and not mine[-1][:1].isdigit()
+
+
+def _elementwise_sources(evidence: Evidence, output: Output) -> list[int]:
+    """The arguments from which an output is computed element by element, through loops too."""
+    program, flow = evidence.program, evidence.flow
+    todo: list[tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]] = []
+    if output.instruction is not None:
+        todo.append((output.instruction, ()))
+    found: list[int] = []
+    seen: set[tuple[int, int]] = set()
+    while todo and len(seen) < _VISITS:
+        at, outer = todo.pop(0)
+        key = (at.id, outer[-1].id if outer else 0)
+        if key in seen or at.opcode in _MIXES:
+            continue
+        seen.add(key)
+        inner = flow.fused(at)
+        if inner is not None:
+            root = flow.root(at) if not outer else program.instructions.get(inner.root_id)
+            todo += [(root, (*outer, at))] if root is not None else []
+        elif at.opcode == "parameter" and outer:
+            caller = flow.passed(outer[-1], at)
+            todo += [(caller, outer[:-1])] if caller is not None else []
+        elif at.opcode == "parameter":
+            found += [at.parameter_number] if flow.is_argument(at) else []
+        else:
+            todo += [(o, outer) for o in _alike(evidence, at, output.dims)]
+    return found
+
+
+def _alike(
+    evidence: Evidence, at: HloInstructionProto, dims: tuple[int, ...]
+) -> list[HloInstructionProto]:
+    """The operands of an instruction that have an output's dimensions; of a loop, its start."""
+    if at.opcode == "get-tuple-element":
+        source = next(iter(evidence.program.operands(at)), None)
+        if source is None:
+            return []
+        if source.opcode == "while":
+            start = next(iter(evidence.program.operands(source)), None)
+            ids = list(start.operand_ids) if start is not None and start.opcode == "tuple" else []
+            part = ids[at.tuple_index] if at.tuple_index < len(ids) else 0
+            found = evidence.program.instructions.get(part)
+            return [found] if found is not None else []
+        inner = evidence.flow.root(at)
+        return [inner] if inner is not at else [source]
+    operands = evidence.program.operands(at)
+    return [operand for operand in operands if tuple(operand.shape.dimensions) == dims or (
+        operand.shape.element_type == 13)]
+
+
+def donation_unusable(evidence: Evidence) -> Finding | None:
+    """Arguments that are donated and whose memory no output can take."""
+    unused = _unused_donations(evidence)
+    if not unused:
+        return None
+    reasons = [(argument, *_reason(evidence, argument)) for argument in unused]
+    saves = sum(output.size_bytes for _, _, output in reasons if output is not None)
+    first, why, _ = max(reasons, key=lambda row: row[0].size_bytes)
+    lost = sum(argument.size_bytes for argument in unused)
+    return Finding(
+        slug="donation-unusable",
+        title=f"the donation of {some([first.path])} is not usable: {why}",
+        evidence=f"{len(unused)} donated leaves ({format_size(lost)}) have no output that could "
+        f"take their memory; {first.path}: {why}",
+        remedy="Return the donated leaves with the dtype, shape and sharding in which they came "
+        "in (cast the update back, give out_shardings), so that donate_argnums takes effect.",
+        saves_bytes=saves or lost,
+        certainty="derived",
+        link=DONATION,
+        will_not_help="more donate_argnums: JAX only warns \"Some donated buffers were not "
+        "usable\" and goes on with both copies",
+    )
+
+
+def _unused_donations(evidence: Evidence) -> list[Argument]:
+    """The donated arguments in whose memory no output lies."""
+    donors = {donor.parameter_number for donor in evidence.program.donors}
+    return [
+        argument
+        for argument in evidence.arguments
+        if not argument.aliased and argument.size_bytes > 0 and (
+            argument.number in donors or (argument.leaf is not None and argument.leaf.donated))
+    ]
+
+
+def _reason(evidence: Evidence, argument: Argument) -> tuple[str, Output | None]:
+    """Why a donated argument found no output, and the output that it missed."""
+    free = [output for output in evidence.outputs if not output.aliased]
+    same = [o for o in free if o.leaf is not None and _same_leaf(argument.path, o.path)]
+    for output in [*same, *free]:
+        if output.dims == argument.dims and output.element_type != argument.element_type:
+            mine, theirs = type_name(argument.element_type), type_name(output.element_type)
+            return f"{output.path} has the dtype {theirs}, it came in as {mine}", output
+    for output in [*same, *free]:
+        whole = _global(output)
+        if whole == argument.global_dims and output.dims != argument.dims:
+            return (f"{output.path} has another sharding: {list(output.dims)} a device, it came in "
+                    f"as {list(argument.dims)}"), output
+    for output in [*same, *free]:
+        alike = output.dims == argument.dims and output.element_type == argument.element_type
+        if alike:
+            return f"{output.path} has another layout or sharding", output
+    if same:
+        return f"{same[0].path} has the shape {list(same[0].dims)}, not {list(argument.dims)}", same[0]
+    return f"no output has the shape {list(argument.dims)}", None
+
+
+def _global(output: Output) -> tuple[int, ...]:
+    """The dimensions of a whole output."""
+    if output.leaf is not None and len(output.leaf.shape) == len(output.dims):
+        return output.leaf.shape
+    return tuple(d * t for d, t in zip(output.dims, tiles(output.sharding, len(output.dims))))
+
+
+def _roots(paths: Sequence[str]) -> list[str]:
+    """Paths shortened to their first key, as far as they differ there ("state['params']")."""
+    return list(dict.fromkeys(_cut(path, 2) for path in paths))
+
+
+def _tops(paths: Sequence[str]) -> list[str]:
+    """The arguments that paths begin with ("state")."""
+    return list(dict.fromkeys(_cut(path, 1) for path in paths))
+
+
+def _cut(path: str, keys: int) -> str:
+    """The first keys of a path: of "state.opt['mu'][0]" with 2 "state.opt"."""
+    parts = path.replace("].", "]\0.").replace("[", "\0[").replace(".", "\0.").split("\0")
+    return "".join([part for part in parts if part][:keys])
+
+
+# --- a mesh ---------------------------------------------------------------------------------------
+
+
+def replication(evidence: Evidence) -> Finding | None:
+    """Arguments and outputs that every device of a mesh keeps whole."""
+    if evidence.device_count < 2:
+        return None
+    rows = _replicated_rows(evidence)
+    batch = _replicated_batch(evidence)
+    if not rows and batch is None:
+        return None
+    direct = sum(saves for _, _, saves, _ in rows)
+    if batch is not None and batch[1] > direct:
+        return _batch_finding(evidence, *batch)
+    return _rows_finding(evidence, rows) if rows else None
+
+
+def _replicated_rows(evidence: Evidence) -> list[tuple[str, int, int, str]]:
+    """Path, bytes, saving and how to shard, for each replicated leaf worth a 200th of the peak."""
+    rows = []
+    for argument in evidence.arguments:
+        if argument.in_hbm and is_replicated(argument.sharding):
+            rows.append(_row(evidence, argument.path, argument.dims, argument.size_bytes))
+    for output in evidence.outputs:
+        if not output.aliased and is_replicated(output.sharding):
+            rows.append(_row(evidence, output.path, output.dims, output.size_bytes))
+    floor = evidence.worth_bytes
+    small = sum(size for _, size, _, _ in rows) < floor
+    return [] if small else [row for row in rows if row[1] * len(rows) * 4 > floor]
+
+
+def _row(
+    evidence: Evidence, path: str, dims: tuple[int, ...], size: int
+) -> tuple[str, int, int, str]:
+    """What sharding a leaf over the largest axis that divides it would free, and along what."""
+    axes = sorted(evidence.axes.items(), key=lambda axis: -axis[1])
+    for axis, parts in axes:
+        fitting = [length for length in dims if length % parts == 0]
+        if fitting:
+            dimension = dims.index(max(fitting))
+            over = f"over {axis!r}" if axis else f"over the {parts} devices"
+            how = f"dimension {dimension} ({dims[dimension]}) {over}"
+            return path, size, size - size // parts, how
+    parts = axes[0][1] if axes else evidence.device_count
+    return path, size, 0, f"no dimension of {list(dims)} divides by {parts}"
+
+
+def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]]) -> Finding:
+    """The finding on replicated leaves."""
+    total = sum(size for _, size, _, _ in rows)
+    saves = sum(saves for _, _, saves, _ in rows)
+    paths = _roots([path for path, _, _, _ in rows])
+    largest = max(rows, key=lambda row: row[1])
+    return Finding(
+        slug="replication",
+        title=f"shard {some(paths, 2)}: replicated, whole on each of {evidence.device_count} "
+        "devices",
+        evidence=f"{len(rows)} leaves ({some(paths)}; {format_size(total)} a device) have their "
+        f"global shape on every one of {evidence.device_count} devices; "
+        f"{largest[0]} can be sharded along {largest[3]}"
+        if saves else f"{largest[0]}: {largest[3]}, so it stays replicated "
+        f"({format_size(largest[1])} a device)",
+        remedy="Give them a NamedSharding over the mesh (in_shardings and out_shardings, or "
+        "device_put before the call) instead of leaving them replicated.",
+        saves_bytes=saves,
+        certainty="derived",
+        link=SHARDING,
+        will_not_help="more devices do not help while these leaves are replicated",
+    )
+
+
+def _replicated_batch(evidence: Evidence) -> tuple[tuple[Argument, ...], int] | None:
+    """The batch's arguments if they are replicated, and what sharding them would free."""
+    arguments, length, scaling = evidence.batch
+    whole = [a for a in arguments if is_replicated(a.sharding)]
+    parts = max(
+        (size for size in evidence.axes.values() if length % size == 0), default=0
+    )
+    if not whole or len(whole) < len(arguments) or parts < 2 or not scaling:
+        return None
+    return arguments, scaling - scaling // parts
+
+
+def _batch_finding(
+    evidence: Evidence, arguments: tuple[Argument, ...], saves: int
+) -> Finding:
+    """The finding on a batch of which every device does all."""
+    paths = [argument.path for argument in arguments]
+    _, length, scaling = evidence.batch
+    return Finding(
+        slug="replication",
+        title=f"shard the batch: {some(paths)} is replicated, every device does all of it",
+        evidence=f"{some(paths)} has its global length {length} on each of "
+        f"{evidence.device_count} devices, and {format_size(scaling)} at the peak scale with it",
+        remedy="Shard the batch over the mesh's data axis: NamedSharding(mesh, P('data')) for it, "
+        "by in_shardings or device_put.",
+        saves_bytes=saves,
+        certainty="derived",
+        link=SHARDING,
+        will_not_help="jax.checkpoint, though most of these bytes are made by jvp",
+    )
+
+
+def gather(evidence: Evidence) -> Finding | None:
+    """Whole copies of sharded arguments that the partitioner made on each device."""
+    if evidence.device_count < 2:
+        return None
+    found = [(live, argument) for live in evidence.live
+             if (argument := _gathered(evidence, live)) is not None]
+    total = sum(live.size_bytes for live, _ in found)
+    if total < evidence.worth_bytes:
+        return None
+    biggest, argument = max(found, key=lambda row: row[0].size_bytes)
+    where = lines([live for live, _ in found])
+    parts = max(math.prod(argument.tiles), 2)
+    return Finding(
+        slug="gather",
+        title=f"{some([argument.path])} is sharded, but gathered whole onto every device"
+        f"{' at ' + where if where else ''}",
+        evidence=f"{len(found)} buffers ({format_size(total)}) hold all of "
+        f"{some([a.path for _, a in found])} {list(argument.global_dims)}, replicated on each of "
+        f"{evidence.device_count} devices; the partitioner put in {biggest.op.opcode} for "
+        f"{biggest.name or 'an operation'}",
+        remedy="Keep it sharded: do not index, permute or scan along the sharded axis (shard "
+        "another dimension, use shard_map, or jax.lax.with_sharding_constraint on the result), "
+        "so that no all-gather is needed.",
+        saves_bytes=total - total // parts,
+        certainty="derived",
+        link=SHARDING,
+        will_not_help="jax.checkpoint: the replicated copy is made again each time",
+    )
+
+
+def _gathered(evidence: Evidence, live: Live) -> Argument | None:
+    """The sharded argument of which a temporary holds all; None where it holds none."""
+    if live.op.kind not in ("temporary", "output") or live.size_bytes < evidence.worth_bytes // 8:
+        return None
+    whole = sorted(size for size in live.dims if size > 1)
+    sharded = [a for a in evidence.arguments if math.prod(a.tiles) > 1]
+    for argument in sharded:
+        if whole == sorted(size for size in argument.global_dims if size > 1):
+            return argument
+    if live.op.opcode in _GATHERS and "reduce" not in live.op.opcode:
+        path = evidence.flow.argument_of(live.instruction)
+        return next((argument for argument in sharded if argument.path == path), None)
+    return None
+
+
+def arguments_alone(evidence: Evidence) -> Finding | None:
+    """Arguments that are more than the device has, whatever the program does."""
+    limit = evidence.message.limit_bytes
+    total = evidence.summary.parameter_bytes
+    if limit is None or total <= limit:
+        return None
+    largest = sorted(evidence.arguments, key=lambda a: -a.size_bytes)
+    return Finding(
+        slug="arguments",
+        title=f"the arguments alone take {format_size(total)}, the device offers "
+        f"{format_size(limit)}",
+        evidence=f"{len(largest)} argument leaves take {format_size(total)} a device "
+        f"({some(_roots([a.path for a in largest]))}), before the program makes anything",
+        remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
+        "narrower dtype, or offload optimizer state to host memory.",
+        saves_bytes=total - limit,
+        certainty="derived",
+        link=ERROR_1000,
+        will_not_help="jax.checkpoint or a smaller batch: neither makes these arguments smaller",
+    )
