@@ -11,14 +11,23 @@ from typing import Any, TypeVar
 
 import jax
 
-from hbmwatch import _capture, _device, _hlo, _runs, _terms
+from hbmwatch import _capture, _device, _findings, _hlo, _runs, _terms, _xprof
+from hbmwatch._call import CallInfo, call_info
 from hbmwatch._failure import Failure, Settings
-from hbmwatch._records import DeviceMemory, OomMessage, OomReport, PeakSummary, ProfileError
+from hbmwatch._records import (
+    DeviceMemory,
+    Finding,
+    OomMessage,
+    OomReport,
+    PeakSummary,
+    ProfileError,
+)
 
 T = TypeVar("T")
 
 _log = logging.getLogger("hbmwatch")
 
+_SECOND_READER_SECONDS = 20.0
 _PLUGINS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "xprof")
 
 
@@ -45,10 +54,9 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
     if settings.capture != "never":
         capture = functools.partial(_capture.capture, message, failure, lowered)
         captured = missing.attempt("the memory peak", capture, None)
-    program = captured.program if captured else None
-    summary = missing.attempt(
-        "the memory peak", functools.partial(_summary, program, message, settings.top), None
-    )
+    summary = None
+    if captured is not None:
+        summary = _summary(captured, message, missing)
     logdir = None
     if captured:
         keep = functools.partial(_keep, captured.xspace, settings.logdir)
@@ -56,10 +64,16 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
     device = missing.attempt(
         "the device's memory", functools.partial(_device_memory, message, failure, lowered), None
     )
+    findings: tuple[Finding, ...] = ()
+    if captured is not None and summary is not None:
+        program, peak = captured.program, summary
+        find = functools.partial(_findings.find, program, peak, message, _call(lowered))
+        findings = missing.attempt("the findings", find, ())
     return OomReport(
         message=message,
-        summary=summary,
+        summary=summary and dataclasses.replace(summary, top=settings.top),
         device=device,
+        findings=findings,
         notes=(captured.note,) if captured and captured.note else (),
         missing=tuple(missing),
         logdir=logdir,
@@ -78,17 +92,30 @@ def _lowered(failure: Failure) -> Any | None:
     return getattr(lowered, "lowered", lowered)
 
 
+def _call(lowered: Any | None) -> CallInfo | None:
+    return None if lowered is None else call_info(lowered)
+
+
 def _summary(
-    program: _hlo.Program | None, message: OomMessage, top: int
+    captured: _capture.Captured, message: OomMessage, missing: _Missing
 ) -> PeakSummary | None:
     """The peak in the memory space that ran out; None where the program has nothing in it."""
-    if program is None:
-        return None
     named = message.memory_space or "hbm"
     space = named if message.platform == "tpu" and named in _terms.MEMORY_SPACES else "hbm"
-    summary = dataclasses.replace(_hlo.peak_summary(program, space), top=top)
-    if space != "hbm" and not summary.peak_bytes:
-        raise ProfileError(f"the compiler keeps no buffer assignment of {space} for this program")
+    own = functools.partial(_hlo.peak_summary, captured.program, space)
+    summary = missing.attempt("the memory peak", own, None)
+    if summary is None:
+        second = functools.partial(
+            _xprof.peak_summary,
+            captured.xspace,
+            captured.program.name,
+            space,
+            timeout_s=_SECOND_READER_SECONDS,
+        )
+        summary = missing.attempt("the memory peak by XProf", second, None)
+    if summary is not None and space != "hbm" and not summary.peak_bytes:
+        missing.append(f"the compiler keeps no buffer assignment of {space} for this program")
+        return None
     return summary
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 _KEPT_RUNS = 8
 
 
-def new_run(logdir: str | None) -> Path:
+def new_run(logdir: str | None, process_index: int = 0) -> Path:
     """The folder of a new run, not made yet: LOGDIR/plugins/profile/RUN.
 
-    Its name holds the time, the process and a random part: two runs in one second, of two
-    processes or of two hosts on one file system are two folders.
+    Its name holds the time, JAX's process index, the process and a random part: two runs in one
+    second, of two processes or of two hosts on one file system are two folders.
     """
     stamp = time.strftime("%Y_%m_%d_%H_%M_%S")
-    run = f"{stamp}_hbmwatch_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+    run = f"{stamp}_hbmwatch_p{process_index}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
     return Path(_own_logdir() if logdir is None else logdir) / "plugins" / "profile" / run
 
 
@@ -35,8 +35,8 @@ def keep(xspace: bytes, logdir: str | None, process_index: int) -> Path:
     Raises:
         OSError: It cannot be written; nothing is left of it then.
     """
-    run = new_run(logdir)
-    file = run / f"{host_name()}_{process_index}.xplane.pb"
+    run = new_run(logdir, process_index)
+    file = run / f"{host_name()}.xplane.pb"
     try:
         run.mkdir(parents=True)
         file.write_bytes(xspace)
