@@ -35,7 +35,7 @@ _KINDS: Mapping[str, Kind] = {
     "Temporary": "temporary",
 }
 _PARAMETER, _LIVE_OUT = "entry computation parameter", "may-be live out"
-_FRAME = re.compile(r"(?P<line>.+?:-?\d+)(:-?\d+)*")
+_FRAME = re.compile(r"(?P<line>[^:].*?:-?\d+)(:-?\d+)*")
 
 
 def peak_summary(
@@ -182,8 +182,8 @@ def _limit_memory(enough_bytes: int) -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        limit = max(4 * 2**30, enough_bytes)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (max(2 * 2**30, enough_bytes), hard))
 
 
 # --- its answer -----------------------------------------------------------------------------------
