@@ -6,12 +6,14 @@ was not given.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hbmwatch import _render, _stored
+from hbmwatch import _html, _render, _stored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -359,6 +361,22 @@ class OomReport:
     def scalars(self) -> dict[str, int | float]:
         """The report as flat name -> number, for a metrics logger."""
         return _render.report_scalars(self)
+
+    def to_html(self) -> str:
+        """The report as one HTML document that needs nothing else, with chart and table."""
+        return _html.page(self)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write to_html() into a file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        Path(path).write_text(self.to_html(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        return _html.notebook(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OomReport:
