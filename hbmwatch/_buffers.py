@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hbmwatch._backward import saved_for_backward
 from hbmwatch._evidence import ERROR_1000, LAX_MAP, Evidence, lines, some
-from hbmwatch._flow import F32, U32, Live, Origin, elements, is_backward
+from hbmwatch._flow import F32, U32, Live, Origin, elements, is_backward, is_recomputed
 from hbmwatch._protos import HloInstructionProto
 from hbmwatch._records import Finding
 from hbmwatch._sizes import format_size
@@ -153,7 +153,7 @@ def _classified(evidence: Evidence) -> list[tuple[str, list[Live]]]:
             break
         waits = id(family[0]) in waiting
         layers = waits and (family[0].stack is not None or len(family) >= _MANY)
-        if layers or family[0].op.expansion >= _PADDED:
+        if layers or is_recomputed(family[0].name) or family[0].op.expansion >= _PADDED:
             continue
         slug = _kind(evidence, family[0], len(family), waits)
         if slug:
@@ -181,7 +181,8 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
         return "one-hot"
     product = _product(evidence, live, origin, leaves, uses)
     if product:
-        return "samples" if product == "logits" and _is_mapped(names) else product
+        once = _is_mapped(names) and "vmap(vmap(" not in names
+        return "samples" if once and product != "attention-scores" else product
     if _is_argument(evidence, leaves):
         return _argument_kind(live, origin)
     return _other_kind(evidence, live, origin, leaves, names, count, waits)
@@ -199,13 +200,14 @@ def _other_kind(
     """What a buffer is that no product made and that is no argument."""
     random = _RANDOM_OPS <= origin.chain or "rng-bit-generator" in origin.chain
     bits = random or any(word in names for word in _RANDOM)
-    if _is_mapped(names) and not (_is_pairwise(evidence, leaves, origin) and not random):
+    if _is_pairwise(evidence, leaves, origin):
+        return "pairwise"
+    if _is_mapped(names):
         return "samples"
     if bits and (random or live.element_type == U32):
         return "random-bits"
-    if _is_pairwise(evidence, leaves, origin):
-        return "pairwise"
-    if count >= _MANY and not waits and not _is_gradient(evidence, live, count):
+    partial = live.op.kind == "temporary" and not waits and not _is_collective(live)
+    if count >= _MANY and partial and not _is_gradient(evidence, live, count):
         return "unrolled-loop"
     return ""
 
@@ -336,14 +338,15 @@ def _is_pairwise(
     evidence: Evidence, leaves: Sequence[HloInstructionProto], origin: Origin
 ) -> bool:
     """Whether a buffer combines two smaller ones along different dimensions."""
-    if not leaves or any(leaf.opcode != "broadcast" for leaf in leaves):
+    spread = [leaf for leaf in leaves if leaf.opcode == "broadcast"]
+    if not spread or any(leaf.opcode not in ("broadcast", "iota") for leaf in leaves):
         return False
     parts = []
-    for leaf in leaves:
+    for leaf in spread:
         part = next(iter(evidence.program.operands(leaf)), None)
         if part is not None and elements(part.shape) * 8 <= elements(leaf.shape):
             parts.append(elements(part.shape))
-    whole = elements(leaves[0].shape)
+    whole = elements(spread[0].shape)
     return len(parts) > 1 and math.prod(sorted(parts)[-2:]) >= whole and not (
         _RANDOM_OPS <= origin.chain)
 
@@ -370,6 +373,11 @@ def _argument_kind(live: Live, origin: Origin) -> str:
     if live.op.kind == "temporary" and origin.chain <= _ONLY_MOVES:
         return "layout-copy"
     return ""
+
+
+def _is_collective(live: Live) -> bool:
+    """Whether a buffer is what devices exchange."""
+    return live.op.opcode.startswith(("all-", "reduce-scatter", "collective-"))
 
 
 def _is_gradient(evidence: Evidence, live: Live, count: int) -> bool:

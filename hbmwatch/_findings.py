@@ -67,12 +67,15 @@ def find(
         _backward.checkpoint,
         _backward.residuals,
         narrower,
-        long_lived,
     )
     found = [finding for make in makers if (finding := make(evidence)) is not None]
     found += _buffers.large_buffers(evidence)
-    worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes]
-    worth = worth or [f for f in (aggregate(evidence),) if f is not None]
+    # What lives long mostly has a better reason that is named above; and all in all comes last.
+    for otherwise in (long_lived, aggregate):
+        worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes]
+        if not worth and (last := otherwise(evidence)) is not None:
+            found = [last]
+    worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes] or found
     return tuple(sorted(worth, key=lambda finding: -_rank(evidence, finding)))
 
 
@@ -191,14 +194,14 @@ def _is_idle(evidence: Evidence, live: Live, points: int) -> bool:
         return False
     order = evidence.flow.order
     mine = order.get(live.instruction.id)
-    read = sorted(order[user.id] for user in evidence.flow.uses(live) if user.id in order)
+    read = sorted(order[user] for user in evidence.flow.readers(live) if user in order)
     if mine is None or not read:
         return False
     gaps = [b - a for a, b in zip([mine, *read], read)]
     return max(gaps) >= _ENDS * (read[-1] - mine)
 
 
-def aggregate(evidence: Evidence) -> Finding | None:
+def aggregate(evidence: Evidence) -> Finding:
     """No single cause: how the bytes scale with the batch, and which batch would fit."""
     arguments, length, scaling = evidence.batch
     limit, missing = evidence.message.limit_bytes, evidence.missing_bytes

@@ -308,17 +308,24 @@ class Flow:
         instructions = self.program.instructions
         if at.opcode == "get-tuple-element":
             fusion = next(iter(self.program.operands(at)), None)
-            inner = self.fused(fusion) if fusion is not None else None
-            root = instructions.get(inner.root_id) if inner is not None else None
-            if root is None or root.opcode != "tuple" or at.tuple_index >= len(root.operand_ids):
-                return None
-            return instructions.get(root.operand_ids[at.tuple_index])
+            known = fusion is not None and self.fused(fusion) is not None
+            return self.element(fusion, at.tuple_index) if fusion is not None and known else None
         inner = self.fused(at)
         if inner is not None:
             return instructions.get(inner.root_id)
         if at.opcode in ("bitcast", "copy", "reshape", "transpose"):
             return next(iter(self.program.operands(at)), None)
         return None
+
+    def element(self, source: HloInstructionProto, index: int) -> HloInstructionProto | None:
+        """What makes one entry of a tuple: in a fusion, or what a loop starts from there."""
+        inner = self.fused(source)
+        holder = self.program.instructions.get(inner.root_id) if inner is not None else source
+        if holder is not None and holder.opcode == "while":
+            holder = next(iter(self.program.operands(holder)), None)
+        if holder is None or holder.opcode != "tuple" or index >= len(holder.operand_ids):
+            return None
+        return self.program.instructions.get(holder.operand_ids[index])
 
     def stack(self, instruction: HloInstructionProto) -> Stack | None:
         """The loop that fills a buffer slice by slice; None where none does."""
@@ -420,6 +427,18 @@ class Flow:
                 if user.opcode in _MOVES:
                     todo.append(user)
         return tuple(found)
+
+    def readers(self, live: Live) -> set[int]:
+        """The ids of the instructions that read a buffer's bytes, rewritten in place or not."""
+        seen: set[int] = set()
+        todo = [live.instruction]
+        count = math.prod(live.dims)
+        while todo and len(seen) < _VISITS:
+            for user in self.users.get(todo.pop().id, ()):
+                if user.id not in seen:
+                    seen.add(user.id)
+                    todo += [user] if elements(user.shape) == count else []
+        return seen
 
     def argument_of(self, instruction: HloInstructionProto) -> str:
         """The path of the argument that an instruction's result is a form of; "" if none."""

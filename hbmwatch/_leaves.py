@@ -104,12 +104,12 @@ def _same_leaf(argument: str, output: str) -> bool:
     return same >= max(1, len(mine) - 1) and same > 0 and not mine[-1][:1].isdigit()
 
 
+Place = tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]
+
+
 def _elementwise_sources(evidence: Evidence, output: Output) -> list[int]:
     """The arguments from which an output is computed element by element, through loops too."""
-    program, flow = evidence.program, evidence.flow
-    todo: list[tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]] = []
-    if output.instruction is not None:
-        todo.append((output.instruction, ()))
+    todo: list[Place] = [(output.instruction, ())] if output.instruction is not None else []
     found: list[int] = []
     seen: set[tuple[int, int]] = set()
     while todo and len(seen) < _VISITS:
@@ -118,39 +118,41 @@ def _elementwise_sources(evidence: Evidence, output: Output) -> list[int]:
         if key in seen or at.opcode in _MIXES:
             continue
         seen.add(key)
-        inner = flow.fused(at)
-        if inner is not None:
-            root = flow.root(at) if not outer else program.instructions.get(inner.root_id)
-            todo += [(root, (*outer, at))] if root is not None else []
-        elif at.opcode == "parameter" and outer:
-            caller = flow.passed(outer[-1], at)
-            todo += [(caller, outer[:-1])] if caller is not None else []
-        elif at.opcode == "parameter":
-            found += [at.parameter_number] if flow.is_argument(at) else []
-        else:
-            todo += [(o, outer) for o in _alike(evidence, at, output.dims)]
+        if at.opcode == "parameter" and not outer and evidence.flow.is_argument(at):
+            found.append(at.parameter_number)
+        todo += _elementwise_operands(evidence, at, outer, output.dims)
     return found
 
 
-def _alike(
-    evidence: Evidence, at: HloInstructionProto, dims: tuple[int, ...]
-) -> list[HloInstructionProto]:
-    """The operands of an instruction that have an output's dimensions; of a loop, its start."""
-    if at.opcode == "get-tuple-element":
-        source = next(iter(evidence.program.operands(at)), None)
-        if source is None:
-            return []
-        if source.opcode == "while":
-            start = next(iter(evidence.program.operands(source)), None)
-            ids = list(start.operand_ids) if start is not None and start.opcode == "tuple" else []
-            part = ids[at.tuple_index] if at.tuple_index < len(ids) else 0
-            found = evidence.program.instructions.get(part)
-            return [found] if found is not None else []
-        inner = evidence.flow.root(at)
-        return [inner] if inner is not at else [source]
-    operands = evidence.program.operands(at)
-    return [operand for operand in operands if tuple(operand.shape.dimensions) == dims or (
-        operand.shape.element_type == 13)]
+def _elementwise_operands(
+    evidence: Evidence,
+    at: HloInstructionProto,
+    outer: tuple[HloInstructionProto, ...],
+    dims: tuple[int, ...],
+) -> list[Place]:
+    """Where the elements of a result come from, one step up: into fusions, out of them, before loops.
+
+    Args:
+        at: The instruction.
+        outer: The fusions that it is in, outermost first.
+        dims: The dimensions that are followed.
+    """
+    program, flow = evidence.program, evidence.flow
+    inner = flow.fused(at)
+    if inner is not None:
+        root = program.instructions.get(inner.root_id)
+        return [(root, (*outer, at))] if root is not None else []
+    if at.opcode == "parameter":
+        caller = flow.passed(outer[-1], at) if outer else None
+        return [(caller, outer[:-1])] if caller is not None else []
+    operands = program.operands(at)
+    if at.opcode != "get-tuple-element":
+        return [(o, outer) for o in operands if tuple(o.shape.dimensions) == dims]
+    source = next(iter(operands), None)
+    part = flow.element(source, at.tuple_index) if source is not None else None
+    if source is None or part is None:
+        return []
+    return [(part, (*outer, source) if flow.fused(source) is not None else outer)]
 
 
 def donation_unusable(evidence: Evidence) -> Finding | None:
@@ -283,7 +285,7 @@ def _row(
 def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]]) -> Finding:
     """The finding on replicated leaves."""
     total = sum(size for _, size, _, _ in rows)
-    saves = sum(saves for _, _, saves, _ in rows)
+    saves = sum(saves for _, _, saves, _ in rows) + _gathered_for(evidence)
     paths = _roots([path for path, _, _, _ in rows])
     largest = max(rows, key=lambda row: row[1])
     return Finding(
@@ -302,6 +304,14 @@ def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]])
         link=SHARDING,
         will_not_help="more devices do not help while these leaves are replicated",
     )
+
+
+def _gathered_for(evidence: Evidence) -> int:
+    """Bytes of the temporaries that are gathered only to be returned, replicated."""
+    returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding)}
+    found = [live for live in evidence.live if live.dims in returned
+             and live.op.kind == "temporary" and live.op.opcode in _GATHERS]
+    return sum(live.size_bytes for live in found)
 
 
 def _replicated_batch(evidence: Evidence) -> tuple[tuple[Argument, ...], int] | None:
@@ -340,8 +350,9 @@ def gather(evidence: Evidence) -> Finding | None:
     """Whole copies of sharded arguments that the partitioner made on each device."""
     if evidence.device_count < 2:
         return None
-    found = [(live, argument) for live in evidence.live
-             if (argument := _gathered(evidence, live)) is not None]
+    returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding)}
+    found = [(live, argument) for live in evidence.live if live.dims not in returned
+             and (argument := _gathered(evidence, live)) is not None]
     total = sum(live.size_bytes for live, _ in found)
     if total < evidence.worth_bytes:
         return None

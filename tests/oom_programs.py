@@ -230,21 +230,16 @@ def moments_in_float32(fault: bool) -> Any:
 
 @case("donation-unusable", "jax-ml/jax#15368: the output is laid over the mesh another way")
 def donated_other_sharding(fault: bool) -> Any:
-    """The state is donated and comes back with another sharding."""
-    over = mesh("data")
-    rows, columns = NamedSharding(over, P("data")), NamedSharding(over, P(None, "data"))
-
-    def train_step(state: Any, x: Any) -> Any:
-        return jax.tree.map(lambda w: w - 0.1 * jnp.outer(x, x), state)
-
-    state = {f"w{i}": sharded(rows, 32768, 16384) for i in range(18)}
-    x = sharded(NamedSharding(over, P()), 32768)
-    out = {name: columns if fault else rows for name in state}
+    """The state is donated and comes back laid over one axis of the mesh instead of both."""
+    over = mesh("data", "model")
+    both, one = NamedSharding(over, P("data", "model")), NamedSharding(over, P("data"))
 
     def step(state: Any, x: Any) -> Any:
-        return {k: w * 0.9 + x[:, None] for k, w in state.items()}
+        return {name: w * 0.9 + x[:, None] for name, w in state.items()}
 
-    del train_step
+    state = {f"w{i}": sharded(both, 16384, 16384) for i in range(32 if fault else 72)}
+    x = sharded(NamedSharding(over, P()), 16384)
+    out = {name: one if fault else both for name in state}
     return jax.jit(step, donate_argnums=0, out_shardings=out).lower(state, x)
 
 
@@ -323,7 +318,7 @@ def unsharded_init(fault: bool) -> Any:
     return jax.jit(init, out_shardings=jax.tree.map(lambda _: out, shapes)).lower(key)
 
 
-@case("replication", "jax-ml/jax#20381: a permutation along a sharded axis")
+@case("gather", "jax-ml/jax#20381: a permutation along a sharded axis")
 def gathered_permutation(fault: bool) -> Any:
     """Examples are shuffled along the axis over which they are sharded."""
     over = mesh("data")
@@ -340,7 +335,7 @@ def gathered_permutation(fault: bool) -> Any:
     return jax.jit(epoch, out_shardings=NamedSharding(over, P())).lower(key, images, w)
 
 
-@case("replication", "openxla/xla#44794: one layer of a stack that is sharded over the layers")
+@case("gather", "openxla/xla#44794: one layer of a stack that is sharded over the layers")
 def gathered_layer_stack(fault: bool) -> Any:
     """A scan runs over weights that are sharded along the axis that it scans."""
     over = mesh("model")
@@ -352,7 +347,7 @@ def gathered_layer_stack(fault: bool) -> Any:
 
         return jax.lax.scan(body, x, layers)[0]
 
-    layers = sharded(NamedSharding(over, spec), 64, 8192, 8192)
+    layers = sharded(NamedSharding(over, spec), 96, 8192, 8192)
     x = sharded(NamedSharding(over, P()), 128, 8192)
     return jax.jit(forward, out_shardings=NamedSharding(over, P())).lower(layers, x)
 
@@ -360,7 +355,6 @@ def gathered_layer_stack(fault: bool) -> Any:
 @case("random-bits", "jax-ml/jax#19893, google/flax#3701")
 def random_init(fault: bool) -> Any:
     """One huge kernel is drawn at once, and the bits of the generator do not fit beside it."""
-    rows = 2 if fault else 1
 
     def init(key: Any) -> Any:
         if fault:
@@ -372,7 +366,6 @@ def random_init(fault: bool) -> Any:
 
         return jax.lax.map(draw, keys)
 
-    del rows
     return on_one(init, array(2, dtype=jnp.uint32))
 
 
@@ -708,7 +701,7 @@ def grid_against_points(fault: bool) -> Any:
 
         if fault:
             return jnp.median(jax.vmap(one)(centres), axis=0)
-        return jax.lax.map(one, centres).mean(0) if False else jax.vmap(one)(centres[:4]).mean(0)
+        return jax.lax.map(one, centres).mean(0)
 
     return on_one(density, array(71, 75, 71, 3), array(20000, 3))
 
@@ -869,23 +862,28 @@ def unrolled_chunks(fault: bool) -> Any:
 
 
 @case("layout-copy", "openxla/xla#26987: frozen weights transposed once more", platform="gpu")
-def transposed_weights(fault: bool) -> Any:
-    """The compiler keeps a second, transposed copy of stacked weights for a loop."""
+def transposed_experts(fault: bool) -> Any:
+    """The experts' weights lie between two other dimensions, so that a product copies them first."""
 
-    def forward(stack: Any, x: Any) -> Any:
-        def body(h: Any, i: Any) -> Any:
-            if fault:
-                w = jax.lax.dynamic_index_in_dim(stack, i, axis=1, keepdims=False)
-            else:
-                w = jax.lax.dynamic_index_in_dim(stack, i, axis=0, keepdims=False)
-            return jnp.tanh(h @ w), None
+    def forward(experts: Any, x: Any) -> Any:
+        spec = "ebd,def->ebf" if fault else "ebd,edf->ebf"
+        return jnp.einsum(spec, x, experts)
 
-        return jax.lax.scan(body, x, jnp.arange(64))[0]
+    shape = (8192, 64, 16384) if fault else (64, 8192, 16384)
+    experts = array(*shape, dtype=jnp.bfloat16, platform="gpu")
+    x = array(64, 128, 8192, dtype=jnp.bfloat16, platform="gpu")
+    return on_one(forward, experts, x, platform="gpu")
 
-    shape = (8192, 64, 8192) if fault else (64, 8192, 8192)
-    stack = array(*shape, dtype=jnp.bfloat16, platform="gpu")
-    x = array(128, 8192, dtype=jnp.bfloat16, platform="gpu")
-    return on_one(forward, stack, x, platform="gpu")
+
+@case("layout-copy", "vllm-project/tpu-inference#3366: a table whose rows are no multiple of 128")
+def narrow_table(fault: bool) -> Any:
+    """Rows are read from a table of 64 columns, which lies the other way round."""
+
+    def lookup(table: Any, tokens: Any) -> Any:
+        return table[tokens]
+
+    table = array(1 << 24, 64 if fault else 128)
+    return on_one(lookup, table, array(4096, dtype=jnp.int32))
 
 
 @case("callback", "OpenXLA E1000: a jax.debug.print that was left behind")
@@ -931,21 +929,24 @@ def few_channels(fault: bool) -> Any:
     return on_one(network, array(2, *space, channels), array(3, 3, 3, channels, channels))
 
 
-@case("dtype", "google/flax mixed precision threads: weights cast in front of a loop")
+@case("dtype", "google/flax mixed precision threads: weights cast before a loop", platform="gpu")
 def cast_weights(fault: bool) -> Any:
-    """bfloat16 weights are cast to float32 all at once for a scan over the layers."""
+    """bfloat16 weights are cast to float32 all at once, in front of a loop that uses them."""
     wide = jnp.float32 if fault else jnp.bfloat16
 
-    def forward(layers: Any, x: Any) -> Any:
-        layers = layers.astype(wide)
+    def generate(layers: Any, x: Any) -> Any:
+        layers = [w.astype(wide) for w in layers]
 
-        def body(h: Any, w: Any) -> Any:
-            return jnp.tanh(h @ w), None
+        def token(_: Any, h: Any) -> Any:
+            for w in layers:
+                h = jnp.tanh(h @ w)
+            return h
 
-        return jax.lax.scan(body, x.astype(wide), layers)[0]
+        return jax.lax.fori_loop(0, 128, token, x.astype(wide))
 
-    layers = array(48, 8192, 8192, dtype=jnp.bfloat16)
-    return on_one(forward, layers, array(256, 8192, dtype=jnp.bfloat16))
+    layers = [array(16384, 16384, dtype=jnp.bfloat16, platform="gpu")] * 48
+    x = array(16, 16384, dtype=jnp.bfloat16, platform="gpu")
+    return on_one(generate, layers, x, platform="gpu")
 
 
 @case("dtype", "jax-ml/jax#3302: a bfloat16 model that computes in float32")
