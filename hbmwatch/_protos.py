@@ -39,11 +39,13 @@ class Message:
 
 
 class XStat(Message):
+    """Its values are a oneof, so that a program_id of 0 is written and not left out."""
+
     metadata_id: Annotated[int, 1]
-    uint64_value: Annotated[int, 3]
-    int64_value: Annotated[int, 4]
-    str_value: Annotated[str, 5]
-    bytes_value: Annotated[bytes, 6]
+    uint64_value: Annotated[int, 3, "value"]
+    int64_value: Annotated[int, 4, "value"]
+    str_value: Annotated[str, 5, "value"]
+    bytes_value: Annotated[bytes, 6, "value"]
 
 
 class XEventMetadata(Message):
@@ -295,8 +297,12 @@ def _declare(
     message = file.message_type.add(name=kind.__name__)
     used = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        declared, number = get_args(hint)
+        declared, number, *oneof = get_args(hint)
         field = message.field.add(name=name, number=number)
+        if oneof:
+            if not message.oneof_decl:
+                message.oneof_decl.add(name=oneof[0])
+            field.oneof_index = 0
         field.label = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
         if get_origin(declared) is not None:
             field.label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED

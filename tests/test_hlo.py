@@ -297,10 +297,10 @@ def test_what_is_no_profile_is_refused(data: bytes) -> None:
         _hlo.read_modules(data, "h.xplane.pb")
 
 
-def test_a_packed_module_is_read_by_both_readers() -> None:
-    """make_xspace gives XProf what it needs, also for a TPU's program id above 2**63."""
-    found = programs.compiled("train", "tpu")
-    number = 2**63 + 12345
+@pytest.mark.parametrize("number", [0, 7, 2**63 + 12345])
+def test_a_packed_module_is_read_by_both_readers(number: int) -> None:
+    """make_xspace gives XProf what it needs, for a CPU's first program as for a TPU's hash."""
+    found = programs.compiled("train", "cpu")
     data = _hlo.make_xspace("jit_train_step", number, found.hlo_proto, "host")
     name = f"jit_train_step({number})"
     assert _hlo.read_modules(data) == {name: found.hlo_proto}
