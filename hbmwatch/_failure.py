@@ -1,23 +1,16 @@
-"""What a watch knows of a call that failed, and what it raises in its place."""
+"""What a watch was asked for, and what it knows of a call that failed."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import jax
-
-from hbmwatch import _errors
-
 if TYPE_CHECKING:
-    from hbmwatch._records import OomMessage, OomReport
+    from hbmwatch._records import OomReport
 
 Capture = Literal["on_oom", "always", "never"]
 Sync = Literal["compile", "always", "never"]
-
-_log = logging.getLogger("hbmwatch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,77 +48,3 @@ class Failure:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     compile_seconds: float = 0.0
-
-
-def raise_explained(
-    error: Exception, failure: Callable[[], Failure], settings: Settings
-) -> OomReport | None:
-    """Raise HbmOomError in place of a device-memory OOM; called while `error` is handled.
-
-    Anything else, and an OOM that has been explained already, is left to the caller to re-raise as
-    it is. So is one that is wrapped in somebody else's exception; that gets the report as a note.
-
-    Returns:
-        The report that is attached to `error`, or None.
-
-    Raises:
-        HbmOomError: `from None`, so that a traceback shows the compiler's text once; chained where
-            JAX's traceback filtering is off.
-    """
-    known = _errors.report_of(error)
-    found = _errors.find_oom(error) if known is None else None
-    if found is None:
-        return known
-    # No local may hold the exception when it is raised: its traceback holds this frame.
-    link, message = found
-    report = _report(message, failure, settings)
-    carrier = _carrier(error, link, message, report)
-    _tell(report, carrier, settings)
-    try:
-        if carrier is not error:
-            raise carrier from (error if _filters_nothing() else None)
-    finally:
-        del carrier, error, link, found
-    return report
-
-
-def _carrier(
-    error: Exception, link: BaseException, message: OomMessage, report: OomReport
-) -> BaseException:
-    """What carries the report: HbmOomError in place of JAX's own error, else `error` itself."""
-    try:
-        ours = link is error and _errors.belongs_to_jax(error)
-        carrier = _errors.HbmOomError(message.text, report) if ours else error
-        carrier.add_note(_errors.ReportNote(report))
-        return carrier
-    except Exception as failed:
-        _log.debug("the report could not be attached", exc_info=failed)
-        return error
-
-
-def _filters_nothing() -> bool:
-    """Whether JAX shows all of its own frames, as who debugs JAX asks for."""
-    return getattr(jax.config, "jax_traceback_filtering", "auto") == "off"
-
-
-def _report(
-    message: OomMessage, failure: Callable[[], Failure], settings: Settings
-) -> OomReport:
-    try:
-        from hbmwatch import _report as explaining
-
-        return explaining.explain(message, failure(), settings)
-    except Exception as failed:
-        _log.debug("the report could not be made", exc_info=failed)
-        return _errors.bare_report(message, failed)
-
-
-def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None:
-    """Call on_oom; the OOM gets out whatever that raises, unless it asks the program to stop."""
-    if settings.on_oom is None:
-        return
-    try:
-        settings.on_oom(report)
-    except Exception as failed:
-        _log.debug("on_oom failed", exc_info=failed)
-        carrier.add_note(f"hbmwatch: on_oom raised {type(failed).__name__}: {failed}")

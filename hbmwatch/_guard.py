@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import jax
 import jax.monitoring
 
-from hbmwatch._failure import Failure, Settings, raise_explained
+from hbmwatch._enrich import raise_explained
+from hbmwatch._failure import Failure, Settings
 
 _BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -61,7 +63,9 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
         except Exception as error:
             unsettled = True
             seconds = since_lowering() if before == _compiles else _compile_seconds
-            raise_explained(error, lambda: failure(args, kwargs, seconds), settings)
+            # A lambda here would make cells of args and kwargs, on every call.
+            known = functools.partial(failure, args, kwargs, seconds)
+            raise_explained(error, known, settings)
             raise
 
     return watched

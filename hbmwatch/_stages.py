@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hbmwatch._failure import Failure, Settings, raise_explained
+from hbmwatch._enrich import raise_explained
+from hbmwatch._failure import Failure, Settings
 from hbmwatch._guard import guarded
 
 
@@ -63,7 +64,8 @@ class Lowered(Stage):
 
 
 class Compiled(Stage):
-    __slots__ = ("_call",)
+    # As a slot, __call__ is each object's own closure: no method of ours stands before it.
+    __slots__ = ("__call__",)
 
     def __init__(self, stage: Any, known: Failure, settings: Settings) -> None:
         super().__init__(stage, known.function, settings)
@@ -71,10 +73,7 @@ class Compiled(Stage):
         def failure(args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float) -> Failure:
             return replace(known, args=args, kwargs=kwargs)
 
-        self._call = guarded(stage, failure, settings)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        self.__call__ = guarded(stage, failure, settings)
 
 
 def watched_stage(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import jax
 
-from hbmwatch._failure import Capture, Failure, Settings, Sync, raise_explained
+from hbmwatch._enrich import raise_explained
+from hbmwatch._failure import Capture, Failure, Settings, Sync
 from hbmwatch._guard import guarded, since_lowering
 from hbmwatch._stages import Lowered, Traced, watched_stage
 
