@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -161,6 +160,8 @@ class _Version(argparse.Action):
 
 def _versions() -> dict[str, str]:
     """The versions of what is installed, without importing any of it."""
+    import importlib.metadata  # as slow to load as all of `explain`
+
     versions = {"hbmwatch": hbmwatch.__version__}
     plugins = {e.dist.name for e in importlib.metadata.entry_points(group="jax_plugins") if e.dist}
     for package in (*_PACKAGES, *sorted(plugins)):

@@ -152,36 +152,68 @@ def _limit(report: OomReport) -> int | None:
 
 
 def _budget(report: OomReport) -> str:
-    """One bar: the peak by role, and the limit across it."""
-    ops = _ops(report)
-    sizes = _by_role(ops)
-    used = report.message.used_bytes or 0
-    total = max(sum(sizes.values()), used)
+    """One bar: the peak by role, the limit across it, and what is beyond."""
+    sizes = _by_role(_ops(report))
+    total = max(sum(sizes.values()), report.message.used_bytes or 0)
     limit = _limit(report)
     if not sizes or not total:
         return ""
-    scale = 1000 / max(total, limit or 0)
-    bars, at = ['<rect class="track" width="1000" height="34"/>'], 0.0
+    whole = max(total, limit or 0)
+    bars, at = ['<rect class="track" width="100%" height="34"/>'], 0
     for role, size in (*sizes.items(), ("", total - sum(sizes.values()))):
-        kind = f"fill r-{_COLORS[role]}" if role else "rest"
-        what = f"{role or 'not at the peak: fragmentation, or not listed'}: {format_size(size)}"
-        width = size * scale
-        bars.append(
-            f'<rect class="{kind}" x="{at:.2f}" width="{width:.2f}" height="34">'
-            f"<title>{_e(what)}</title></rect>" if width > 0 else ""
-        )
-        at += width
-    note = ""
-    if limit is not None:
-        x = limit * scale
-        bars.append(f'<line class="limit" x1="{x:.2f}" x2="{x:.2f}" y1="-5" y2="39"/>')
-        note = f"<b>limit {format_size(limit)}</b>"
+        if size > 0:
+            bars.append(_segment(role, at, size, whole))
+        at += size
+    bars += _limit_marks(limit, total, whole) if limit is not None else []
     label = ", ".join(f"{role} {format_size(size)}" for role, size in sizes.items())
     return (
-        f'<div class="budget"><svg viewBox="0 0 1000 34" preserveAspectRatio="none" role="img" '
-        f'aria-label="{_e(label)}">{"".join(bars)}</svg>'
-        f'<p class="budget-notes number"><span>{format_size(total)} used</span>{note}</p></div>'
+        f'<div class="budget"><svg role="img" aria-label="{_e(label)}">{"".join(bars)}</svg></div>'
+        f"{_key(sizes)}"
     )
+
+
+def _key(sizes: Mapping[str, int]) -> str:
+    """What the colours stand for, and how much each is."""
+    whole = sum(sizes.values())
+    rows = "".join(
+        f'<li class="r-{_COLORS[role]}" title="{_e(ROLES[role])}"><span class="dot"></span>'
+        f'{_e(role)} <b class="number">{format_size(size)}</b> '
+        f'<span class="muted number">{100 * size / whole:.0f} %</span></li>'
+        for role, size in sizes.items()
+    )
+    return f'<ul class="key" aria-label="At the peak, by role">{rows}</ul>'
+
+
+def _segment(role: str, at: int, size: int, whole: int) -> str:
+    kind = f"fill r-{_COLORS[role]}" if role else "rest"
+    what = f"{role or 'not at the peak, such as fragmentation'}: {format_size(size)}"
+    return (
+        f'<rect class="{kind}" x="{_percent(at, whole)}" width="{_percent(size, whole)}" '
+        f'height="34"><title>{_e(what)}</title></rect>'
+    )
+
+
+def _limit_marks(limit: int, total: int, whole: int) -> list[str]:
+    """The line of the limit with its size above, and below it what is beyond."""
+    x = _percent(limit, whole)
+    anchor = "end" if limit > whole / 2 else "start"
+    marks = [
+        f'<line class="limit" x1="{x}" x2="{x}" y1="-22" y2="34"/>',
+        f'<text x="{x}" y="-10" dx="{-7 if anchor == "end" else 7}" text-anchor="{anchor}">'
+        f"limit {format_size(limit)}</text>",
+    ]
+    if total > limit:
+        beyond = "100%" if anchor == "end" else x
+        marks += [
+            f'<line class="brace" x1="{x}" x2="100%" y1="39" y2="39"/>',
+            f'<text class="over" x="{beyond}" y="56" text-anchor="{anchor}">'
+            f"{format_size(total - limit)} beyond it</text>",
+        ]
+    return marks
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.3f}%"
 
 
 def _ops(report: OomReport) -> tuple[PeakOp, ...]:

@@ -78,7 +78,7 @@
 
   const state = {
     rows: [], shown: [], sort: "size", ascending: false,
-    hidden: new Set(), words: "", active: null, hover: null,
+    hidden: new Set(), words: "", active: null, hover: null, pinned: false,
   };
 
   function searchText(i) {
@@ -217,12 +217,11 @@
     setScale();
     const svg = $("chart").querySelector("svg");
     svg.setAttribute("viewBox", `0 0 ${scale.width} ${scale.height}`);
-    const base = draw("g", { id: "base" });
-    drawTicks(base);
-    drawAreas(base);
-    const marks = draw("g");
-    drawMarks(marks);
-    svg.replaceChildren(base, draw("g", { id: "lifetimes" }), marks, draw("g", { id: "cross" }));
+    const layers = ["ticks", "base", "lifetimes", "marks", "cross"].map((id) => draw("g", { id }));
+    svg.replaceChildren(...layers);
+    drawTicks(layers[0]);
+    drawAreas(layers[1]);
+    drawMarks(layers[3]);
     drawLifetimes();
   }
 
@@ -240,12 +239,12 @@
 
   /** Draw the lifetime of the hovered (else the selected) row's buffers over the chart, to scale. */
   function drawLifetimes() {
-    const row = state.hover ?? state.active;
+    const row = state.hover ?? (state.pinned ? state.active : null);
     const layer = $("lifetimes");
     if (!layer) return;
-    $("base").setAttribute("class", row && (state.hover || state.pinned) ? "dim" : "");
+    $("base").setAttribute("class", row ? "dim" : "");
     layer.replaceChildren();
-    if (!row || !(state.hover || state.pinned)) return;
+    if (!row) return;
     const steps = stepsOf(row);
     const { x, y } = scale;
     const first = x(steps[0][0]);
@@ -359,8 +358,8 @@
   }
 
   function markMap() {
-    const row = state.hover ?? state.active;
-    const marked = row && (state.hover || state.pinned) ? row.id : -1;
+    const row = state.hover ?? (state.pinned ? state.active : null);
+    const marked = row ? row.id : -1;
     for (const rect of $("map").querySelectorAll("rect[data-i]")) {
       const i = Number(rect.dataset.i);
       rect.classList.toggle("off", state.hidden.has(b.role[i]));
@@ -370,7 +369,13 @@
 
   // --- the inspector: one row in full --------------------------------------------------------------
 
-  const nameOf = (i) => text(b.name, i) || text(b.instruction, i) || "all buffers below 16 KiB";
+  const fullName = (i) => text(b.name, i) || text(b.instruction, i) || "all buffers below 16 KiB";
+
+  /** The name without the outermost jit, which all have, and of several without their numbers. */
+  function nameOf(i, several = false) {
+    const name = fullName(i).replace(/^jit\([^()/]*\)\/(?:jit\(main\)\/)?/, "");
+    return several ? name.replace(/\d+/g, "*") : name;
+  }
 
   function lives(row) {
     const i = row.members[0];
@@ -405,7 +410,9 @@
     const list = make("dl");
     for (const [name, value] of facts(row)) list.append(make("dt", {}, name), make("dd", {}, value));
     const frames = data.stacks[b.stack[i]].map((frame) => make("li", {}, data.strings[frame]));
-    panel.replaceChildren(badge, make("h3", {}, nameOf(i)), list);
+    const close = make("button", { type: "button", class: "close", "aria-label": "Close" }, "\u00d7");
+    close.addEventListener("click", () => pin(false));
+    panel.replaceChildren(badge, make("h3", {}, fullName(i)), list, close);
     if (frames.length) {
       panel.append(make("details", {}, make("summary", {}, "Stack, innermost first"), make("ol", { class: "mono" }, ...frames)));
     }
@@ -449,14 +456,14 @@
       cell("c-size right", formatSize(row.size)),
       cell("c-each", several ? `${formatCount(row.members.length)} × ${formatSize(b.size[i])}` : ""),
       kind,
-      cell("c-name", nameOf(i)),
+      cell("c-name", nameOf(i, several)),
       cell("c-shape", text(b.shape, i).replace(/\{[^{}]*\}/g, "")),
       cell("c-source", text(b.source, i)),
       cell(`c-padding right${pad > row.size / 6 ? " big" : ""}`, pad ? formatSize(pad) : "\u2013"),
       life,
       cell("c-order right", formatCount(row.order + 1)),
     );
-    tr.cells[3].title = nameOf(i);
+    tr.cells[3].title = fullName(i);
     tr.setAttribute("aria-selected", String(row === state.active));
     tr.classList.toggle("active", row === state.active);
     tr.classList.toggle("hover", row === state.hover);
@@ -519,9 +526,15 @@
   function activate(row) {
     state.active = row;
     state.hover = null;
-    state.pinned = true;
     reveal(state.shown.indexOf(row));
     drawTable();
+    pin(true);
+  }
+
+  /** Keep showing the selected row's buffers while nothing is hovered, or stop that. */
+  function pin(on) {
+    state.pinned = on;
+    $("explorer").classList.toggle("pinned", on);
     mark();
   }
 
@@ -547,7 +560,7 @@
   function onKey(event) {
     const page = Math.max(1, Math.floor(scroll.clientHeight / rowHeight()) - 2);
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
-    if (event.key === "Escape") { state.pinned = false; mark(); return; }
+    if (event.key === "Escape") { pin(false); return; }
     if (!(event.key in moves) || !state.shown.length) return;
     event.preventDefault();
     const at = state.shown.indexOf(state.active);
