@@ -148,9 +148,12 @@ def _kept_by_policy(evidence: Evidence, live: Live) -> bool:
 
 
 def _is_layer_input(evidence: Evidence, live: Live) -> bool:
-    """Whether a loop stacks what it carries: the layer's input, which a checkpoint keeps too."""
+    """Whether a buffer is the input of a layer, which a checkpoint keeps too.
+
+    A loop stacks what it carries; in a checkpointed layer what is computed again reads it.
+    """
     if live.stack is None:
-        return False
+        return any(is_recomputed(user.metadata.op_name) for user in evidence.flow.uses(live))
     return evidence.flow.written(live.stack) is live.stack.update or live.name.endswith(
         "dynamic_update_slice")
 

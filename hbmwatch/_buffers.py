@@ -21,6 +21,7 @@ _CALLBACKS = ("callback", "debug_print", "SendToHost", "outside_compilation")
 _RANDOM = ("random_bits", "threefry", "rng_bit_generator", "_uniform", "_normal", "_gumbel",
            "_bernoulli", "_truncated_normal", "random_gamma", "_shuffle")
 _ONLY_MOVES = frozenset("parameter copy transpose bitcast reshape fusion copy-start copy-done".split())
+_SOFTMAX = ("softmax", "logsumexp", "reduce_max", "argmax", "take_along_axis", "cross_entropy")
 _RANDOM_OPS = frozenset(("xor", "shift-left", "shift-right-logical"))
 
 
@@ -153,10 +154,10 @@ def _classified(evidence: Evidence) -> list[tuple[str, list[Live]]]:
             break
         waits = id(family[0]) in waiting
         layers = waits and (family[0].stack is not None or len(family) >= _MANY)
-        if layers or is_recomputed(family[0].name) or family[0].op.expansion >= _PADDED:
+        if layers or is_recomputed(family[0].name):
             continue
         slug = _kind(evidence, family[0], len(family), waits)
-        if slug:
+        if slug and (slug == "layout-copy" or family[0].op.expansion < _PADDED):
             found.append((slug, family))
     return found
 
@@ -320,7 +321,8 @@ def _product(
         ranks = [len([d for d in f.shape.dimensions if d > 1]) for f in factors]
         square = len(live.dims) == 2 and live.dims[0] == live.dims[1]
         return "attention-scores" if min(ranks, default=0) >= 3 or square else "logits"
-    return "pairwise" if growth >= _ALL_PAIRS and not evidence.flow.differentiated else ""
+    given = all(evidence.flow.is_given(leaf, products[0]) for leaf in factors)
+    return "pairwise" if growth >= _ALL_PAIRS and given else ""
 
 
 def _is_softmax(
@@ -329,9 +331,10 @@ def _is_softmax(
     """Whether a softmax (or logsumexp) is taken of a buffer, or made it."""
     opcodes = origin.chain | {user.opcode for user in uses}
     names = " ".join(origin.names) + evidence.flow.all_inside(uses)
-    if any(word in names for word in ("softmax", "logsumexp", "reduce_max", "argmax")):
+    if any(word in names for word in _SOFTMAX):
         return True
-    return "exponential" in opcodes and bool(opcodes & {"reduce", "reduce-window", "divide"})
+    sums = opcodes & {"reduce", "reduce-window", "divide", "subtract"}
+    return "exponential" in opcodes and bool(sums) and "logistic" not in names
 
 
 def _is_pairwise(

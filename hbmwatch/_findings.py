@@ -22,7 +22,7 @@ _SUSPICION = {
     "gather": 3.0,
     "callback": 3.0,
     "constant": 2.5,
-    "padding": 2.5,
+    "padding": 2.0,
     "arguments": 2.0,
     "jacobian": 2.0,
     "one-hot": 2.0,
@@ -69,7 +69,11 @@ def find(
         narrower,
     )
     found = [finding for make in makers if (finding := make(evidence)) is not None]
-    found += _buffers.large_buffers(evidence)
+    large = _buffers.large_buffers(evidence)
+    known = {finding.slug: finding.saves_bytes or 0 for finding in large}
+    found = [f for f in found if (f.saves_bytes or 0) > known.get(f.slug, -1)]
+    held = {finding.slug for finding in found}
+    found += [finding for finding in large if finding.slug not in held]
     # What lives long mostly has a better reason that is named above; and all in all comes last.
     for otherwise in (long_lived, aggregate):
         worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes]
@@ -81,7 +85,8 @@ def find(
 
 def _rank(evidence: Evidence, finding: Finding) -> float:
     """Suspicion times the share of what is missing, or of a quarter of the peak, that it frees."""
-    needed = max(evidence.missing_bytes or 0, _LEAST_MISSING * evidence.peak_bytes, 1.0)
+    least = 0.5 if finding.slug == "padding" else _LEAST_MISSING
+    needed = max(evidence.missing_bytes or 0, least * evidence.peak_bytes, 1.0)
     return _SUSPICION[finding.slug] * min(1.0, (finding.saves_bytes or 0) / needed)
 
 
@@ -194,6 +199,9 @@ def _is_idle(evidence: Evidence, live: Live, points: int) -> bool:
         return False
     order = evidence.flow.order
     mine = order.get(live.instruction.id)
+    if any(evidence.program.instructions[user].opcode == "while"
+           for user in evidence.flow.readers(live)):
+        return False
     read = sorted(order[user] for user in evidence.flow.readers(live) if user in order)
     if mine is None or not read:
         return False

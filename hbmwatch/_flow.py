@@ -25,6 +25,7 @@ _MOVES = frozenset(
     "bitcast copy reshape transpose convert copy-start copy-done get-tuple-element all-gather-done "
     "all-reduce-done async-start async-done bitcast-convert optimization-barrier".split()
 )
+_PLAIN = _MOVES | {"parameter"}
 _VISITS = 300
 _WHILE = re.compile(r"(^|/)while(/|$)")
 
@@ -421,12 +422,18 @@ class Flow:
                     continue
                 seen.add(user.id)
                 found.append(user)
-                inner = self.fused(user)
-                if inner is not None:
-                    found += inner.instructions
+                found += self._everything_in(user)
                 if user.opcode in _MOVES:
                     todo.append(user)
         return tuple(found)
+
+    def _everything_in(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
+        """The instructions inside a fusion and the fusions in it."""
+        inner = self.fused(instruction)
+        if inner is None:
+            return []
+        found = list(inner.instructions)
+        return found + [deep for i in inner.instructions for deep in self._everything_in(i)]
 
     def readers(self, live: Live) -> set[int]:
         """The ids of the instructions that read a buffer's bytes, rewritten in place or not."""
@@ -461,6 +468,33 @@ class Flow:
             if best is not None and best.opcode == "parameter":
                 return best.metadata.op_name
         return ""
+
+    def is_given(self, factor: HloInstructionProto, inside: HloInstructionProto) -> bool:
+        """Whether a factor of a product is an argument of the program, but for moves.
+
+        Args:
+            factor: The factor.
+            inside: The product; it may be in a fusion, whose parameters are followed outwards.
+        """
+        computation = self.program.computation_of[inside.id]
+        for _ in range(_VISITS):
+            inner = self.fused(factor)
+            if factor.opcode in _MOVES and factor.operand_ids:
+                factor = self.program.instructions.get(factor.operand_ids[0], factor)
+            elif inner is not None and {i.opcode for i in inner.instructions} <= _PLAIN:
+                factor = self.program.instructions.get(factor.operand_ids[0], factor)
+            elif factor.opcode == "parameter" and not self.is_argument(factor):
+                callers = self.program.callers.get(computation.id, ())
+                if len(callers) != 1 or self.fused(callers[0]) is None:
+                    return False
+                outside = self.passed(callers[0], factor)
+                computation = self.program.computation_of[callers[0].id]
+                if outside is None:
+                    return False
+                factor = outside
+            else:
+                break
+        return factor.opcode == "parameter" and self.is_argument(factor)
 
     def is_argument(self, instruction: HloInstructionProto) -> bool:
         """Whether an instruction is a parameter of the program itself."""
