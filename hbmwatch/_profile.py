@@ -53,6 +53,43 @@ def load_peak_summary(
     return max(found, key=lambda summary: summary.peak_bytes)
 
 
+class Loaded(NamedTuple):
+    """A program of a profile, its peak, and all modules that are there."""
+
+    program: _hlo.Program
+    summary: PeakSummary
+    modules: tuple[str, ...]
+
+
+def load_program(
+    path: str | os.PathLike[str], *, module: str | None = None, memory_space: str = "hbm"
+) -> Loaded:
+    """What load_peak_summary reads, with the program that it was read from.
+
+    Raises:
+        ProfileError: As load_peak_summary.
+        ValueError: No such memory space.
+    """
+    memory_color(memory_space)
+    place = Path(path)
+    modules = _modules(_xplanes(place), place)
+    there = tuple(module.label for module in modules)
+    best: Loaded | None = None
+    failed: list[ProfileError] = []
+    for chosen in _matching(modules, module, place):
+        try:
+            program = _hlo.parse_program(chosen.hlo_proto, chosen.label)
+            loaded = Loaded(program, _hlo.peak_summary(program, memory_space), there)
+        except ProfileError as error:
+            failed.append(error)
+            continue
+        if best is None or loaded.summary.peak_bytes > best.summary.peak_bytes:
+            best = loaded
+    if best is None:
+        raise ProfileError(f"{place}: {failed[0]}", str(place), there)
+    return best
+
+
 class _Module(NamedTuple):
     """A module of a profile: its label ("jit_step(12) #2"), the serialized HloProto, the file."""
 
