@@ -53,12 +53,14 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
     unsettled = True
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        nonlocal unsettled
+        nonlocal call, unsettled
         before = _compiles
         try:
-            out = call(*args, **kwargs)
+            # Unpacking empty keywords would take a third of what all of this takes.
+            out = call(*args, **kwargs) if kwargs else call(*args)
             if unsettled or before != _compiles:
                 unsettled = settle(out, args, kwargs)
+                call = _direct(call)
             return out
         except Exception as error:
             unsettled = True
@@ -69,6 +71,16 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
             raise
 
     return watched
+
+
+def _direct(call: Any) -> Any:
+    """The C++ call of a compiled program that has been called before, else `call` itself.
+
+    JAX has it under a private name, behind a method in Python; a watch in the latter's place takes
+    no longer than the bare program.
+    """
+    compiled = type(call) is jax.stages.Compiled  # isinstance would take a watched one, too
+    return (getattr(call, "_call", None) if compiled else None) or call
 
 
 def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
