@@ -188,8 +188,8 @@ def test_sizes_on_a_mesh_are_per_device() -> None:
     program = programs.compiled("sharded", "tpu").program
     ops = {op.path: op.size_bytes for op in _hlo.peak_summary(program).ops}
     assert (ops["x"], ops["p[0]"]) == (4 * 2**20 * 8192 // 4, 256 * MIB)
-    tiles = [list(s.tile_assignment_dimensions) for s in program.parameter_shardings]
-    assert tiles == [[], [], [4, 1]]
+    *_, batch = program.parameter_shardings
+    assert list(batch.tile_assignment_dimensions)[:2] == [4, 1]
     assert program.output_sharding is not None
 
 
@@ -408,8 +408,8 @@ def _freed_twice(proto: Any) -> None:
 
 def _shares_with_itself(proto: Any) -> None:
     events = proto.buffer_assignment.heap_simulator_traces[0].events
-    event = next(event for event in events if event.kind == 2)
-    event.share_with_canonical_id = event.buffer_id
+    buffer = events[0].buffer_id
+    events.add(kind=2, buffer_id=buffer, share_with_canonical_id=buffer)
 
 
 def _unknown_event(proto: Any) -> None:
