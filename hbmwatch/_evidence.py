@@ -11,7 +11,13 @@ from hbmwatch import _shapes
 from hbmwatch._call import CallInfo, Leaf
 from hbmwatch._flow import Flow, Live
 from hbmwatch._hlo import Program
-from hbmwatch._protos import HloInstructionProto, OpSharding, ShapeProto
+from hbmwatch._protos import (
+    AxisRefProto,
+    HloInstructionProto,
+    NamedShardingProto,
+    OpSharding,
+    ShapeProto,
+)
 from hbmwatch._records import OomMessage, PeakSummary
 
 # HBM is color 0. A finding below a tenth of what is missing, or a fiftieth of the peak, is noise.
@@ -134,24 +140,29 @@ class Evidence:
 
     @functools.cached_property
     def device_count(self) -> int:
-        """Over how many devices the program is partitioned, as far as is known."""
-        counts = [math.prod(s.tile_assignment_dimensions) for s in self._tiled]
+        """Over how many devices the program is partitioned, as far as is known.
+
+        A program with shardings is partitioned over two at least, even where all are replicated.
+        """
+        counts = [_spread_over(sharding) for sharding in self._shardings]
         counts.append((self.call.device_count or 1) if self.call is not None else 1)
         counts.append((self.message.partition or 0) + 1)
+        counts.append(2 if self._shardings else 1)
         return max(counts)
 
     @functools.cached_property
-    def _tiled(self) -> tuple[OpSharding, ...]:
-        """The shardings that name a number of devices."""
+    def _shardings(self) -> tuple[OpSharding, ...]:
+        """The shardings of all parameters and outputs."""
         output = self.program.output_sharding
         given = [*self.program.parameter_shardings, *([output] if output is not None else [])]
-        flat = [part for sharding in given for part in (sharding.tuple_shardings or [sharding])]
-        return tuple(sharding for sharding in flat if sharding.type == _TILED)
+        return tuple(part for sharding in given for part in (sharding.tuple_shardings or [sharding]))
 
     @property
     def axes(self) -> dict[str, int]:
         """The axes of the mesh; one of all devices where no mesh is known."""
         named = dict(self.call.mesh) if self.call is not None else {}
+        for sharding in self._shardings if not named else ():
+            named = named or {a.name: a.size for a in sharding.named_sharding.mesh.axes}
         named = {axis: size for axis, size in named.items() if size > 1}
         return named or ({"": self.device_count} if self.device_count > 1 else {})
 
@@ -265,10 +276,29 @@ class Evidence:
 
 def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:
     """Into how many parts a sharding lays each dimension."""
-    if sharding is None or sharding.type != _TILED:
+    if sharding is None:
         return (1,) * rank
-    given = list(sharding.tile_assignment_dimensions)[:rank]
-    return tuple(given + [1] * (rank - len(given)))
+    named = sharding.named_sharding
+    given = [math.prod(_axis_size(named, axis) for axis in dimension.axes)
+             for dimension in named.dim_shardings]
+    if sharding.type == _TILED:
+        given = list(sharding.tile_assignment_dimensions)
+    return tuple((given + [1] * rank)[:rank])
+
+
+def _axis_size(named: NamedShardingProto, axis: AxisRefProto) -> int:
+    """The size of an axis of a mesh, or of the part of it that is meant."""
+    if axis.HasField("sub_axis_info"):
+        return axis.sub_axis_info.size
+    axes = named.mesh.axes
+    return axes[axis.mesh_axis_index].size if axis.mesh_axis_index < len(axes) else 1
+
+
+def _spread_over(sharding: OpSharding) -> int:
+    """Over how many devices a sharding lays an array; 1 where it does not say."""
+    if sharding.type == _TILED:
+        return math.prod(sharding.tile_assignment_dimensions)
+    return math.prod(axis.size for axis in sharding.named_sharding.mesh.axes)
 
 
 def _part(sharding: OpSharding | None, index: int) -> OpSharding | None:
@@ -279,15 +309,10 @@ def _part(sharding: OpSharding | None, index: int) -> OpSharding | None:
     return parts[index] if index < len(parts) else None
 
 
-def is_replicated(sharding: OpSharding | None) -> bool:
+def is_replicated(sharding: OpSharding | None, rank: int) -> bool:
     """Whether a sharding keeps the array whole on every device of a mesh."""
-    if sharding is None:
-        return False
-    if sharding.type == _REPLICATED:
-        return True
-    return sharding.type == _TILED and all(
-        size == 1 for size in list(sharding.tile_assignment_dimensions)[:-1]
-    ) and sharding.replicate_on_last_tile_dim
+    known = sharding is not None and sharding.type in (_REPLICATED, _TILED)
+    return known and math.prod(tiles(sharding, rank)) == 1
 
 
 def _bytes(shape: ShapeProto) -> int:

@@ -256,10 +256,10 @@ def _replicated_rows(evidence: Evidence) -> list[tuple[str, int, int, str]]:
     """Path, bytes, saving and how to shard, for each replicated leaf worth a 200th of the peak."""
     rows = []
     for argument in evidence.arguments:
-        if argument.in_hbm and is_replicated(argument.sharding):
+        if argument.in_hbm and is_replicated(argument.sharding, len(argument.dims)):
             rows.append(_row(evidence, argument.path, argument.dims, argument.size_bytes))
     for output in evidence.outputs:
-        if not output.aliased and is_replicated(output.sharding):
+        if not output.aliased and is_replicated(output.sharding, len(output.dims)):
             rows.append(_row(evidence, output.path, output.dims, output.size_bytes))
     floor = evidence.worth_bytes
     small = sum(size for _, size, _, _ in rows) < floor
@@ -308,7 +308,7 @@ def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]])
 
 def _gathered_for(evidence: Evidence) -> int:
     """Bytes of the temporaries that are gathered only to be returned, replicated."""
-    returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding)}
+    returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding, len(o.dims))}
     found = [live for live in evidence.live if live.dims in returned
              and live.op.kind == "temporary" and live.op.opcode in _GATHERS]
     return sum(live.size_bytes for live in found)
@@ -317,7 +317,7 @@ def _gathered_for(evidence: Evidence) -> int:
 def _replicated_batch(evidence: Evidence) -> tuple[tuple[Argument, ...], int] | None:
     """The batch's arguments if they are replicated, and what sharding them would free."""
     arguments, length, scaling = evidence.batch
-    whole = [a for a in arguments if is_replicated(a.sharding)]
+    whole = [a for a in arguments if is_replicated(a.sharding, len(a.dims))]
     parts = max(
         (size for size in evidence.axes.values() if length % size == 0), default=0
     )
@@ -350,7 +350,7 @@ def gather(evidence: Evidence) -> Finding | None:
     """Whole copies of sharded arguments that the partitioner made on each device."""
     if evidence.device_count < 2:
         return None
-    returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding)}
+    returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding, len(o.dims))}
     found = [(live, argument) for live in evidence.live if live.dims not in returned
              and (argument := _gathered(evidence, live)) is not None]
     total = sum(live.size_bytes for live, _ in found)

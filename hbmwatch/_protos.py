@@ -115,8 +115,43 @@ class OpMetadata(Message):
     stack_frame_id: Annotated[int, 15]
 
 
+class MeshAxisProto(Message):
+    name: Annotated[str, 1]
+    size: Annotated[int, 2]
+
+
+class MeshProto(Message):
+    axes: Annotated[Sequence[MeshAxisProto], 1]
+
+
+class SubAxisProto(Message):
+    pre_size: Annotated[int, 1]
+    size: Annotated[int, 2]
+
+
+class AxisRefProto(Message):
+    """An axis of the mesh, or a part of it."""
+
+    mesh_axis_index: Annotated[int, 1]
+    sub_axis_info: Annotated[SubAxisProto, 2]
+
+
+class DimShardingProto(Message):
+    axes: Annotated[Sequence[AxisRefProto], 1]
+
+
+class NamedShardingProto(Message):
+    """What jaxlib 0.12 writes in place of tiles; a mesh without axes is replicated."""
+
+    mesh: Annotated[MeshProto, 2]
+    dim_shardings: Annotated[Sequence[DimShardingProto], 3]
+
+
 class OpSharding(Message):
-    """Types: 0 replicated, 1 maximal, 2 tuple, 3 other (tiled), 4 manual, 5 unknown."""
+    """Types: 0 replicated, 1 maximal, 2 tuple, 3 other (tiled), 4 manual, 5 unknown.
+
+    With a named sharding the type is 0 and there are no tiles.
+    """
 
     type: Annotated[int, 1]
     tile_assignment_dimensions: Annotated[Ints, 3]
@@ -126,6 +161,7 @@ class OpSharding(Message):
     last_tile_dims: Annotated[Ints, 8]
     iota_reshape_dims: Annotated[Ints, 9]
     iota_transpose_perm: Annotated[Ints, 10]
+    named_sharding: Annotated[NamedShardingProto, 14]
 
 
 class HloInstructionProto(Message):

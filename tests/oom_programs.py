@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_policies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 MIB = 1 << 20
@@ -516,7 +515,7 @@ def coarse_checkpoint(fault: bool) -> Any:
 @case("checkpoint", "google/maxtext remat_policy: a policy that saves what it should not")
 def saving_policy(fault: bool) -> Any:
     """The layers are checkpointed with a policy that saves every product."""
-    policy = checkpoint_policies.dots_saveable if fault else None
+    policy = jax.checkpoint_policies.dots_saveable if fault else None
 
     def block(x: Any, p: Any) -> Any:
         return x + ffn(p, x + attention(p, x, 8)), None
@@ -954,15 +953,12 @@ def long_skip(fault: bool) -> Any:
     """A large intermediate is made first, used last, and waits in between."""
 
     def network(params: Any, x: Any) -> Any:
-        def lift(x: Any) -> Any:
-            return jnp.sort(x @ params["lift"], axis=-1)
-
-        early = lift(x)
+        early = jnp.sort(x @ params["lift"], axis=-1)
         h = early.mean(-1, keepdims=True) * x
         for w in params["body"]:
             h = jnp.sort(jnp.tanh(h @ w["up"]), axis=-1) @ w["down"]
-        late = early if fault else lift(jax.lax.optimization_barrier((x, h))[0])
-        return (late * h.mean(-1, keepdims=True)).sum(-1)
+        scale = h.mean(-1, keepdims=True)
+        return (early * scale).sum(-1) if fault else scale[:, 0]
 
     body = [{"up": array(512, 49152), "down": array(49152, 512)} for _ in range(6)]
     params = {"lift": array(512, 65536), "body": body}
