@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hbmwatch import _heap, _hlo, _terms, _xprof
+from hbmwatch import _evidence, _heap, _hlo, _terms, _xprof
 from hbmwatch._protos import HloProto, XSpace, message_class
 from hbmwatch._records import PeakOp, PeakSummary, ProfileError
 from tests import programs
@@ -189,7 +189,7 @@ def test_sizes_on_a_mesh_are_per_device() -> None:
     ops = {op.path: op.size_bytes for op in _hlo.peak_summary(program).ops}
     assert (ops["x"], ops["p[0]"]) == (4 * 2**20 * 8192 // 4, 256 * MIB)
     *_, batch = program.parameter_shardings
-    assert list(batch.tile_assignment_dimensions)[:2] == [4, 1]
+    assert _evidence.tiles(batch, 2) == (4, 1)
     assert program.output_sharding is not None
 
 
