@@ -106,7 +106,11 @@ def _outputs(lowered: Any, details: Mapping[str, Any]) -> tuple[Leaf, ...]:
     """The output leaves, from out_info."""
     import jax
 
-    found = jax.tree_util.tree_flatten_with_path(getattr(lowered, "out_info", None))[0]
+    try:
+        out_info = lowered.out_info
+    except (AttributeError, KeyError):  # jax 0.6.2 has none of a pmapped function
+        out_info = None
+    found = jax.tree_util.tree_flatten_with_path(out_info)[0]
     infos = [(path, info) for path, info in found if hasattr(info, "shape")]
     debug = getattr(details.get("all_args_info"), "debug_info", None)
     names = _names(getattr(debug, "result_paths", None), [path for path, _ in infos], "result")

@@ -64,10 +64,10 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
     device = missing.attempt(
         "the device's memory", functools.partial(_device_memory, message, failure, lowered), None
     )
+    call = missing.attempt("the call's shapes", functools.partial(_call, lowered), None)
     findings: tuple[Finding, ...] = ()
     if captured is not None and summary is not None:
-        program, peak = captured.program, summary
-        find = functools.partial(_findings.find, program, peak, message, _call(lowered))
+        find = functools.partial(_findings.find, captured.program, summary, message, call)
         findings = missing.attempt("the findings", find, ())
     return OomReport(
         message=message,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import copy
+import gc
 import multiprocessing
 import pickle
 import subprocess
@@ -122,23 +123,26 @@ def test_the_original_is_the_context_and_the_visible_cause_where_jax_filters_not
     assert seen == [(jaxs, False), (jaxs, True)]
 
 
-def test_arrays_are_freed_when_the_except_block_ends(tmp_path: Path) -> None:
-    """No cycle keeps the failed call's arguments: no garbage collection is needed."""
-    import gc
-
-    step = watch_hbm(fill, logdir=tmp_path)
+def is_freed(step: Any) -> bool:
+    """Whether a failed call's argument is freed without a garbage collection."""
     gc.disable()
     try:
         x = jnp.ones(8)
         gone = weakref.ref(x)
         try:
-            step(x)
-        except HbmOomError:
+            step(x).block_until_ready()
+        except jax.errors.JaxRuntimeError:
             pass
         del x
-        assert gone() is None
+        return gone() is None
     finally:
         gc.enable()
+
+
+def test_arrays_are_freed_when_the_except_block_ends(tmp_path: Path) -> None:
+    """No cycle of ours keeps the failed call's arguments (jax 0.6.2 has one of its own)."""
+    assert is_freed(watch_hbm(fill, logdir=tmp_path)) == is_freed(jax.jit(fill))
+    assert is_freed(jax.jit(fill)) or jax.__version_info__ < (0, 8)
 
 
 JAX_ERROR = jax.errors.JaxRuntimeError

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ def fill(x: jax.Array) -> jax.Array:
     return jnp.broadcast_to(x[0], (SIDE, SIDE)) + 1
 
 
-def report(logdir: Path, call: Callable[[jax.Array], jax.Array] | None = None) -> OomReport:
+def report(logdir: Path, call: Callable[[jax.Array], Any] | None = None) -> OomReport:
     """The report of a failing call."""
     with pytest.raises(HbmOomError) as caught:
         (call or watch_hbm(fill, logdir=logdir))(jnp.ones(8))
@@ -49,11 +50,10 @@ def test_a_logdir_that_cannot_be_written(logdir: str, tmp_path: Path) -> None:
 def test_a_program_that_is_gone(tmp_path: Path) -> None:
     """A program that was freed before its failure showed is not in the profile."""
 
-    def block(x: jax.Array) -> jax.Array:
+    def block(x: jax.Array) -> Any:
         with watch_hbm(tmp_path):
-            jitted = jax.jit(lambda x: fill(x) @ jnp.ones(SIDE))
-            out: jax.Array = jitted(x)
-            jitted.clear_cache()
+            out = jax.jit(lambda x: fill(x) @ jnp.ones(SIDE))(x)
+            jax.clear_caches()
             return out.block_until_ready()
 
     made = report(tmp_path, block)
@@ -81,7 +81,7 @@ def test_a_damaged_profile(
     collects(monkeypatch, damage)
     jitted = jax.jit(fill)
 
-    def block(x: jax.Array) -> jax.Array:
+    def block(x: jax.Array) -> Any:
         with watch_hbm(tmp_path):
             return jax.block_until_ready(jitted(x))
 

@@ -132,7 +132,7 @@ def test_pmap_is_watched_as_it_is(watch: Callable[..., Any]) -> None:
 
     assert oom.summary is not None and oom.report.device is not None
     assert oom.summary.peak_bytes == PETABYTE + SMALL.nbytes
-    assert oom.report.device.device_count == 2
+    assert oom.report.device.device_count == (2 if jax.__version_info__ >= (0, 8) else 1)
 
 
 def test_the_right_program_is_found_among_its_twins(watch: Callable[..., Any]) -> None:
@@ -170,7 +170,7 @@ def test_a_block_explains_what_fails_where_the_user_waits(tmp_path: Path) -> Non
     assert watch.report is caught.value.report
     assert watch.report.function == ""
     assert caught.value.summary is not None
-    assert caught.value.summary.module == "jit__lambda"
+    assert caught.value.summary.module.rstrip("_") == "jit__lambda"
     assert caught.value.summary.peak_bytes >= PETABYTE
 
 
@@ -183,15 +183,18 @@ def test_a_block_that_succeeds_has_no_report() -> None:
 
 
 def test_donated_arguments_are_named_when_they_are_gone(watch: Callable[..., Any]) -> None:
-    """After a failed donated step the report names the arguments that are deleted."""
+    """After a failed donated step the report names the arguments that are deleted.
+
+    jaxlib before 0.8 leaves them alive.
+    """
     step = watch(fill_donated, donate_argnums=0)
     state = jnp.ones((4, 4))
 
     oom = fails(step, state, SMALL)
 
     assert oom.report.device is not None
-    assert state.is_deleted()
-    assert oom.report.device.deleted == ("state",)
+    assert state.is_deleted() or jax.__version_info__ < (0, 8)
+    assert oom.report.device.deleted == (("state",) if state.is_deleted() else ())
 
 
 def test_a_donating_inner_step_keeps_its_donation(watch: Callable[..., Any]) -> None:
