@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -19,17 +20,18 @@ from typing import Any
 
 import hbmwatch
 from hbmwatch import _render
-from hbmwatch._records import OomReport, ProfileError
+from hbmwatch._meaning import meaning
+from hbmwatch._records import Finding, OomMessage, OomReport, PeakSummary, ProfileError
 from hbmwatch._terms import MEMORY_SPACES
 
-DONE, NOTHING_FOUND, WRONG_USAGE, UNREADABLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+DONE, NOTHING_FOUND, UNUSABLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 3, 130, 141
 
 _EXIT_CODES = """\
 exit status:
   0    done
   1    nothing to show: the text holds no out-of-memory error
   2    wrong usage
-  3    the input cannot be read: it is missing, empty, damaged, or has no such module
+  3    a file is missing, empty or damaged, has no such module, or cannot be written
   130  interrupted
   141  the reader of the output went away
 """
@@ -37,8 +39,8 @@ _PACKAGES = ("jax", "jaxlib", "libtpu", "xprof")
 _SLOW_S = 1.0
 
 
-class _Unreadable(Exception):
-    """An input that cannot be read: what is wrong with it, in a sentence."""
+class _Unusable(Exception):
+    """A file that cannot be read or written: what is wrong with it, in a sentence."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(argv)
         status: int = options.run(options)
         sys.stdout.flush()
-    except (ProfileError, _Unreadable) as error:
+    except (ProfileError, _Unusable) as error:
         print(f"hbmwatch: {_render.clean(str(error), 2000)}", file=sys.stderr)
-        return UNREADABLE
+        return UNUSABLE
     except BrokenPipeError:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_explain(commands)
     _add_peak(commands)
+    _add_diff(commands)
     _add_demo(commands)
     return parser
 
@@ -108,16 +111,50 @@ def _add_peak(commands: Any) -> None:
         "peak",
         _peak,
         "the memory peak of a module in an XProf profile, whoever made it",
-        "hbmwatch peak /tmp/xprof\n  hbmwatch peak /tmp/xprof --module jit_train_step --top 20",
+        "hbmwatch peak /tmp/xprof\n  hbmwatch peak /tmp/xprof --module jit_step --html peak.html",
     )
     command.add_argument("logdir", metavar="LOGDIR", help="a log folder, a run, or an .xplane.pb")
+    command.add_argument("--html", metavar="FILE", help="write a page with chart and table, too")
+    _add_choice(command)
+    _add_json(command)
+
+
+def _add_diff(commands: Any) -> None:
+    command = _command(
+        commands,
+        "diff",
+        _diff,
+        "what changed from one memory peak to another",
+        "hbmwatch diff /tmp/xprof-batch-8 /tmp/xprof-batch-9\n"
+        "  hbmwatch peak --json /tmp/xprof > before.json\n"
+        "  hbmwatch diff before.json /tmp/xprof",
+    )
+    for name, help_ in (("A", "a profile, or a saved report (JSON)"), ("B", "the same, later")):
+        command.add_argument(name.lower(), metavar=name, help=help_)
+    _add_choice(command)
+    _add_json(command)
+
+
+def _add_choice(command: Any) -> None:
+    """Which module of a profile, in which memory, and how much of it."""
     command.add_argument("--module", metavar="M", help="the default is the one with the most bytes")
     command.add_argument(
-        "--memory-space", choices=tuple(MEMORY_SPACES), default="hbm", metavar="S",
+        "--memory-space",
+        choices=tuple(MEMORY_SPACES),
+        default="hbm",
+        metavar="S",
         help=f"{', '.join(MEMORY_SPACES)} (default: hbm, which is a GPU's memory too)",
     )
-    command.add_argument("--top", type=int, default=10, metavar="N", help="rows (default: 10)")
-    _add_json(command)
+    command.add_argument(
+        "--top", type=_positive, default=10, metavar="N", help="rows (default: 10)"
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
 
 
 def _add_demo(commands: Any) -> None:
@@ -175,28 +212,89 @@ def _versions() -> dict[str, str]:
 
 def _explain(options: argparse.Namespace) -> int:
     messages = hbmwatch.parse_ooms(_read_text(options.file))
+    reports = [OomReport(message, notes=meaning(message)) for message in messages]
     if options.json:
-        _print_json([OomReport(message).to_dict() for message in messages])
-    elif messages:
-        print("\n\n".join(str(OomReport(message)) for message in messages))
+        _print_json([report.to_dict() for report in reports])
+    elif reports:
+        print("\n\n".join(map(str, reports)))
     else:
         print("hbmwatch: this text holds no out-of-memory error of a device", file=sys.stderr)
-    return DONE if messages else NOTHING_FOUND
+    return DONE if reports else NOTHING_FOUND
 
 
 def _peak(options: argparse.Namespace) -> int:
-    import dataclasses
-
     with _progress("reading the profile"):
-        summary = hbmwatch.load_peak_summary(
-            options.logdir, module=options.module, memory_space=options.memory_space
-        )
-    summary = dataclasses.replace(summary, top=options.top)
+        report = _peak_report(options)
+    if options.html is not None:
+        with _progress("writing the page"):
+            _save(report, options.html)
     if options.json:
-        _print_json(_render.plain(summary))
+        _print_json(report.to_dict())
     else:
-        print(summary)
+        print(report)
     return DONE
+
+
+def _peak_report(options: argparse.Namespace) -> OomReport:
+    """The report of a program that need not have failed: its message is empty."""
+    from hbmwatch import _findings, _profile
+
+    loaded = _profile.load_program(
+        options.logdir, module=options.module, memory_space=options.memory_space
+    )
+    message = OomMessage("")
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
+    if options.memory_space == "hbm":
+        try:
+            findings = _findings.find(loaded.program, loaded.summary, message)
+        except Exception as error:  # the peak is worth showing without them
+            missing = (f"the findings: {type(error).__name__}: {error}",)
+    several = f"the largest of {len(loaded.modules)} modules; --module shows another one"
+    is_log_folder = (Path(options.logdir) / "plugins" / "profile").is_dir()
+    return OomReport(
+        message,
+        dataclasses.replace(loaded.summary, top=options.top),
+        findings=findings,
+        notes=(several,) if options.module is None and len(loaded.modules) > 1 else (),
+        missing=missing,
+        logdir=options.logdir if is_log_folder else None,
+        top=options.top,
+    )
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from hbmwatch import _diff as diff
+
+    with _progress("reading the two peaks"):
+        before, after = (_peak_of(path, options) for path in (options.a, options.b))
+    if options.json:
+        _print_json(diff.diff_dict(before, after))
+    else:
+        print(diff.diff_text(before, after, options.top))
+    return DONE
+
+
+def _peak_of(path: str, options: argparse.Namespace) -> PeakSummary:
+    """The peak in a profile, or in a report that was saved as JSON."""
+    if path != "-" and not path.endswith(".json"):
+        return hbmwatch.load_peak_summary(
+            path, module=options.module, memory_space=options.memory_space
+        )
+    try:
+        report = OomReport.from_dict(json.loads(_read_text(path)))
+    except ValueError as error:  # JSONDecodeError is one
+        raise _Unusable(f"{path} holds no report: {error}") from error
+    if report.summary is None:
+        raise _Unusable(f"the report in {path} has no memory peak")
+    return report.summary
+
+
+def _save(report: OomReport, file: str) -> None:
+    try:
+        report.save_html(file)
+    except OSError as error:
+        raise _Unusable(f"cannot write {file}: {error.strerror}") from error
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -219,7 +317,7 @@ def _read_text(file: str) -> str:
         else:
             data = Path(file).read_bytes()
     except OSError as error:
-        raise _Unreadable(f"cannot read {file}: {error.strerror}") from error
+        raise _Unusable(f"cannot read {file}: {error.strerror}") from error
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace")
     return data.decode("utf-8-sig", "replace")

@@ -133,9 +133,8 @@ def _head(report: OomReport) -> str:
 
 
 def _title(report: OomReport) -> str:
-    if report.message.text or report.summary is None:
-        return _render.what(report)
-    return f"The memory peak of {report.summary.module}"
+    title = _render.what(report)
+    return title[0].upper() + title[1:] if not report.message.text else title
 
 
 def _circumstances(report: OomReport) -> str:

@@ -62,6 +62,8 @@ def headline(report: OomReport) -> str:
 def what(report: OomReport) -> str:
     """What ran out of which memory, when and on what, without figures."""
     message = report.message
+    if not message.text and report.summary is not None:
+        return f"the memory peak of {clean(report.summary.module, 60)}"
     name = report.function or (report.summary.module if report.summary else message.module)
     when = {"compile": " while compiling", "run": " at run time"}.get(message.phase or "", "")
     kind = report.device.device_kind if report.device else (message.platform or "").upper()
