@@ -20,7 +20,9 @@ _PADDED = 2.0
 _CALLBACKS = ("callback", "debug_print", "SendToHost", "outside_compilation")
 _RANDOM = ("random_bits", "threefry", "rng_bit_generator", "_uniform", "_normal", "_gumbel",
            "_bernoulli", "_truncated_normal", "random_gamma", "_shuffle")
-_ONLY_MOVES = frozenset("parameter copy transpose bitcast reshape fusion copy-start copy-done".split())
+_ONLY_MOVES = frozenset(
+    "parameter copy transpose bitcast reshape fusion copy-start copy-done".split()
+)
 _SOFTMAX = ("softmax", "logsumexp", "reduce_max", "argmax", "take_along_axis", "cross_entropy")
 _RANDOM_OPS = frozenset(("xor", "shift-left", "shift-right-logical"))
 
@@ -222,7 +224,8 @@ def _finding(evidence: Evidence, slug: str, lives: Sequence[Live]) -> Finding:
     where = lines(lives, 1).split(" and ")[0]
     shape = biggest.op.shape.partition("{")[0]
     detail = _detail(evidence, slug, biggest)
-    made = f" from {biggest.name}{' (inferred)' if biggest.inferred else ''}" if biggest.name else ""
+    made = f" from {biggest.name}" if biggest.name else ""
+    made += " (inferred)" if biggest.inferred else ""
     return Finding(
         slug=slug,
         title=advice.title.format(at=f" at {where}" if where else ""),

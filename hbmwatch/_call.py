@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,3 +189,40 @@ def _device_count(details: Mapping[str, Any], shardings: Iterable[Any]) -> int |
 def _sequence(value: Any) -> Sequence[Any]:
     """The value where it is a list or a tuple, else nothing."""
     return value if isinstance(value, (list, tuple)) else ()
+
+
+def array_leaves(
+    fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Leaf, ...]:
+    """The array leaves of a call's arguments, by shapes: also of arrays that are deleted now."""
+    leaves = named_leaves(fun, args, kwargs)
+    arrays = [(path, leaf) for path, leaf in leaves if hasattr(leaf, "shape")]
+    return tuple(
+        Leaf(path, tuple(leaf.shape), str(getattr(leaf, "dtype", ""))) for path, leaf in arrays
+    )
+
+
+def named_leaves(
+    fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """The leaves of a call's arguments with their paths, as JAX names them in HLO."""
+    import jax
+
+    return [
+        (name + jax.tree_util.keystr(path), leaf)
+        for name, value in _named_arguments(fun, args, kwargs).items()
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]
+    ]
+
+
+def _named_arguments(
+    fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    numbered = {f"args[{n}]": value for n, value in enumerate(args)}
+    if fun is None:
+        return {**numbered, **kwargs}
+    try:
+        bound = inspect.signature(fun).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {**numbered, **kwargs}
+    return dict(bound.arguments)

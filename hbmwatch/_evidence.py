@@ -29,7 +29,10 @@ ERROR_1000 = "https://openxla.org/xla/errors/error_1000"
 CHECKPOINT = "https://docs.jax.dev/en/latest/gradient-checkpointing.html"
 LAX_MAP = "https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html"
 DONATION = "https://docs.jax.dev/en/latest/buffer_donation.html"
-SHARDING = "https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html"
+SHARDING = (
+    "https://docs.jax.dev/en/latest/notebooks/"
+    "Distributed_arrays_and_automatic_parallelization.html"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class Evidence:
         """The shardings of all parameters and outputs."""
         output = self.program.output_sharding
         given = [*self.program.parameter_shardings, *([output] if output is not None else [])]
-        return tuple(part for sharding in given for part in (sharding.tuple_shardings or [sharding]))
+        return tuple(part for whole in given for part in (whole.tuple_shardings or [whole]))
 
     @property
     def axes(self) -> dict[str, int]:
@@ -325,6 +328,12 @@ def some(paths: Iterable[str], most: int = 3) -> str:
     known = list(dict.fromkeys(paths))
     text = ", ".join(known[:most])
     return text if len(known) <= most else f"{text} and {len(known) - most} more"
+
+
+def cut(path: str, keys: int) -> str:
+    """The first keys of a path: of "state.opt['mu'][0]" with 2 "state.opt"."""
+    parts = path.replace("].", "]\0.").replace("[", "\0[").replace(".", "\0.").split("\0")
+    return "".join([part for part in parts if part][:keys])
 
 
 def lines(lives: Sequence[Live], most: int = 2) -> str:

@@ -102,7 +102,8 @@ def padding(evidence: Evidence) -> Finding | None:
         title=f"padding: layouts add {format_size(total)}, {worst.expansion:.1f}x for "
         f"{worst.shape.partition('{')[0]}{' at ' + worst.source if worst.source else ''}",
         evidence=f"{format_size(total)} of the peak are padding; {worst.shape} takes "
-        f"{format_size(worst.size_bytes)} for {format_size(worst.unpadded_bytes)} of elements{where}",
+        f"{format_size(worst.size_bytes)} for {format_size(worst.unpadded_bytes)} of "
+        f"elements{where}",
         remedy=better,
         saves_bytes=total,
         certainty="derived",
@@ -155,8 +156,8 @@ def narrower(evidence: Evidence) -> Finding | None:
     return Finding(
         slug="dtype",
         title=f"dtype: {widest} buffers although the arguments are {name}",
-        evidence=f"{len(wide)} {widest} buffers ({format_size(sum(b.size_bytes for b in wide))}) at "
-        f"the peak, while most argument bytes are {name}{', made at ' + where if where else ''}",
+        evidence=f"{len(wide)} {widest} buffers ({format_size(sum(b.size_bytes for b in wide))}) "
+        f"at the peak, while most argument bytes are {name}{', made at ' + where if where else ''}",
         remedy=f"Compute in {name}: look for a float32 constant, a dtype argument or an astype "
         "that promotes, and cast back right after the operations that need the precision.",
         saves_bytes=saves,
@@ -181,7 +182,8 @@ def long_lived(evidence: Evidence) -> Finding | None:
         slug="long-lived",
         title=f"a long-lived temporary: made early, used late{' at ' + where if where else ''}",
         evidence=f"{len(idle)} buffers ({format_size(total)}) live through most of the program "
-        f"(points {first.op.start} to {first.op.end} of {points}) and are read only near their ends",
+        f"(points {first.op.start} to {first.op.end} of {points}) and are read only near their "
+        "ends",
         remedy="Compute it again where it is used late (or jax.checkpoint the part that makes it), "
         "or move the two uses together, so that it is not kept in between.",
         saves_bytes=total,
@@ -235,4 +237,3 @@ def aggregate(evidence: Evidence) -> Finding:
         link=ERROR_1000,
         will_not_help="",
     )
-

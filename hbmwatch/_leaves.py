@@ -1,4 +1,4 @@
-"""Findings on argument and output leaves: donation, replication, gathers, arguments that are too much."""
+"""Findings on argument and output leaves: donation, replication, gathers, too many arguments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hbmwatch._evidence import (
     Argument,
     Evidence,
     Output,
+    cut,
     is_replicated,
     lines,
     some,
@@ -28,7 +29,9 @@ _MIXES = frozenset(
     "dot convolution reduce reduce-window sort gather custom-call rng rng-bit-generator iota "
     "constant broadcast all-reduce all-gather scatter".split()
 )
-_GATHERS = frozenset("all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split())
+_GATHERS = frozenset(
+    "all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split()
+)
 _VISITS = 200
 
 
@@ -94,7 +97,7 @@ def _updated(
 
 
 def _same_leaf(argument: str, output: str) -> bool:
-    """Whether two paths end in the same keys, two at least ("state['mu']" and "result[0]['mu']")."""
+    """Whether two paths end in the same keys ("state['mu']" and "result[0]['mu']")."""
     mine, theirs = argument.split("["), output.split("[")
     same = 0
     for a, b in zip(reversed(mine[1:]), reversed(theirs[1:])):
@@ -130,7 +133,7 @@ def _elementwise_operands(
     outer: tuple[HloInstructionProto, ...],
     dims: tuple[int, ...],
 ) -> list[Place]:
-    """Where the elements of a result come from, one step up: into fusions, out of them, before loops.
+    """Where the elements of a result come from, one step up: into and out of fusions, over loops.
 
     Args:
         at: The instruction.
@@ -208,7 +211,8 @@ def _reason(evidence: Evidence, argument: Argument) -> tuple[str, Output | None]
         if alike:
             return f"{output.path} has another layout or sharding", output
     if same:
-        return f"{same[0].path} has the shape {list(same[0].dims)}, not {list(argument.dims)}", same[0]
+        theirs = f"{same[0].path} has the shape {list(same[0].dims)}"
+        return f"{theirs}, not {list(argument.dims)}", same[0]
     return f"no output has the shape {list(argument.dims)}", None
 
 
@@ -221,18 +225,12 @@ def _global(output: Output) -> tuple[int, ...]:
 
 def _roots(paths: Sequence[str]) -> list[str]:
     """Paths shortened to their first key, as far as they differ there ("state['params']")."""
-    return list(dict.fromkeys(_cut(path, 2) for path in paths))
+    return list(dict.fromkeys(cut(path, 2) for path in paths))
 
 
 def _tops(paths: Sequence[str]) -> list[str]:
     """The arguments that paths begin with ("state")."""
-    return list(dict.fromkeys(_cut(path, 1) for path in paths))
-
-
-def _cut(path: str, keys: int) -> str:
-    """The first keys of a path: of "state.opt['mu'][0]" with 2 "state.opt"."""
-    parts = path.replace("].", "]\0.").replace("[", "\0[").replace(".", "\0.").split("\0")
-    return "".join([part for part in parts if part][:keys])
+    return list(dict.fromkeys(cut(path, 1) for path in paths))
 
 
 # --- a mesh ---------------------------------------------------------------------------------------

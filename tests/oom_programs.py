@@ -172,7 +172,7 @@ def adam_step(fault: bool) -> Any:
     return on_one(train_step, state, batch, **donated)
 
 
-@case("donation", "AI-Hypercomputer decode loops: the cache comes back", 2 * size(24, 64, 2048, 1024, itemsize=2))
+@case("donation", "decode loops: the cache comes back", 2 * size(24, 64, 2048, 1024, itemsize=2))
 def decode_step(fault: bool) -> Any:
     """One token of decoding that gives the key and value caches back."""
 
@@ -750,7 +750,7 @@ def hessian(fault: bool) -> Any:
     return on_one(newton, array(1536, 3), array(1536, 3))
 
 
-@case("stacked-outputs", "uwplasma/JAX-in-Cell#37, arviz-devs/arviz#2307", size(1200, 2, 1024, 2048))
+@case("stacked-outputs", "uwplasma/JAX-in-Cell#37, arviz#2307", size(1200, 2, 1024, 2048))
 def scan_history(fault: bool) -> Any:
     """A simulation returns the whole history of its fields from a scan."""
 

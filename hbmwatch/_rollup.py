@@ -1,0 +1,170 @@
+"""The peak as arithmetic: what the memory was, and whose it was by role and by pytree path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from hbmwatch._backward import saved_for_backward
+from hbmwatch._evidence import Argument, Evidence, cut
+from hbmwatch._flow import Live, is_backward, is_forward, is_recomputed
+from hbmwatch._hlo import Program
+from hbmwatch._records import OomMessage, PeakOp, PeakSummary
+
+_ROWS = 12
+_DEPTHS = (4, 3, 2, 1)
+_HBM = 0
+_OPTIMIZER = re.compile(
+    r"(?i)(^|[^a-z])(opt|opt(imi[sz]er)?_?state|optimi[sz]er|mu|nu|momentum|velocity|moments?|trace"
+    r"|adam\w*|ema)([^a-z]|$)"
+)
+_WEIGHTS = re.compile(
+    r"(?i)(^|[^a-z])(params?|parameters|weights?|kernel|embed(ding)?s?|layers?|model|bias|scale)"
+    r"([^a-z]|$)"
+)
+_COLLECTIVE = re.compile(r"^(all-|reduce-scatter|collective-|send|recv)")
+# How a message names what a program's allocations are called here; the first that is there counts.
+_NAMED = {
+    "arguments": ("arguments", "parameter allocation"),
+    "outputs": ("Output size", "maybe_live_out allocation", "output"),
+    "aliased": ("shared with arguments",),
+    "temporaries": ("HLO temp", "preallocated temp allocation"),
+    "constants": ("constant allocation", "global"),
+    "code": ("overlays",),
+    "reserved": ("reserved",),
+}
+
+
+def breakdown(
+    program: Program | None, summary: PeakSummary | None, message: OomMessage
+) -> dict[str, int]:
+    """What the memory was, in bytes on one device; see OomReport.breakdown for the names.
+
+    Args:
+        program: The failing program; None where only its message is there.
+        summary: Its peak in HBM.
+        message: The error's text: the limit, and what the program's allocations do not say.
+    """
+    found = {
+        name: message.totals[said[0]]
+        for name, names in _NAMED.items()
+        if (said := [n for n in names if n in message.totals])
+    }
+    if message.fragmentation_bytes is not None:
+        found["fragmentation"] = message.fragmentation_bytes
+    if message.used_bytes is not None:
+        found["total"] = message.used_bytes
+    if program is not None and summary is not None:
+        found |= _of_program(program, summary)
+    if message.limit_bytes is not None:
+        found["limit"] = message.limit_bytes
+    order = (*_NAMED, "fragmentation", "total", "limit")
+    return {name: found[name] for name in order if name in found}
+
+
+def _of_program(program: Program, summary: PeakSummary) -> dict[str, int]:
+    """The breakdown from the compiler's own allocations."""
+    constants = sum(a.size for a in program.allocations if a.is_constant and a.color == _HBM)
+    return {
+        "arguments": summary.parameter_bytes,
+        "outputs": summary.output_bytes,
+        "aliased": summary.aliased_bytes,
+        "temporaries": summary.temporary_bytes,
+        "constants": constants,
+        "fragmentation": summary.fragmentation_bytes,
+        "total": summary.total_allocation_bytes,
+    }
+
+
+def rollup(program: Program, summary: PeakSummary) -> dict[str, dict[str, int]]:
+    """Bytes at the peak by "role" and by "path", each at most a dozen rows, most bytes first.
+
+    Roles come from the pytree paths, the op_names and the dataflow; what cannot be told apart is
+    one row that says so ("parameters or optimizer state").
+
+    Args:
+        program: The program.
+        summary: Its peak in HBM.
+    """
+    evidence = Evidence(program, summary, OomMessage(""), None)
+    return {"role": _by_role(evidence), "path": _by_path(summary)}
+
+
+def _by_role(evidence: Evidence) -> dict[str, int]:
+    """Bytes by what buffers are for."""
+    arguments = {argument.path: argument for argument in evidence.arguments}
+    saved = {live.op.instruction for live in saved_for_backward(evidence)}
+    lives = {live.op.instruction: live for live in evidence.live}
+    weights = {a.dims for a in evidence.arguments if a.number in evidence.state}
+    rows: dict[str, int] = {}
+    for op in evidence.summary.ops:
+        if op.kind == "parameter":
+            role = _argument_role(evidence, arguments.get(op.op_name))
+        else:
+            live = lives.get(op.instruction)
+            role = _role(op, live, op.instruction in saved, weights)
+        rows[role] = rows.get(role, 0) + op.size_bytes
+    return _fold(rows)
+
+
+def _argument_role(evidence: Evidence, argument: Argument | None) -> str:
+    """What an argument is for: by its path, else by whether it comes back."""
+    if argument is None:
+        return "arguments"
+    if argument.number not in evidence.state:
+        batch = argument.number in {a.number for a in evidence.batch[0]}
+        weights = _WEIGHTS.search(argument.path) and not batch
+        return "parameters" if weights else ("batch" if batch else "other arguments")
+    if _OPTIMIZER.search(argument.path):
+        return "optimizer state"
+    return "parameters" if _WEIGHTS.search(argument.path) else "parameters or optimizer state"
+
+
+def _role(
+    op: PeakOp, live: Live | None, saved: bool, weights: Iterable[tuple[int, ...]]
+) -> str:
+    """What a buffer that is no argument is for."""
+    if not op.instruction:
+        return "small buffers"
+    if op.kind in ("output", "constant"):
+        return f"{op.kind}s"
+    if _COLLECTIVE.match(op.opcode):
+        return "collectives"
+    name = live.name if live is not None else op.op_name
+    if saved:
+        return "residuals saved for backward"
+    if is_recomputed(name):
+        return "recomputed by jax.checkpoint"
+    if is_backward(name):
+        return "gradients" if live is not None and live.dims in weights else "backward temporaries"
+    return "forward temporaries" if is_forward(name) else "other temporaries"
+
+
+def _by_path(summary: PeakSummary) -> dict[str, int]:
+    """Bytes by pytree path, cut where a dozen rows hold them; what is no argument in brackets."""
+    rows: dict[str, int] = {}
+    for depth in _DEPTHS:
+        rows = {}
+        for op in summary.ops:
+            name = cut(op.path, depth) if op.path else _bracket(op)
+            rows[name] = rows.get(name, 0) + op.size_bytes
+        if len(rows) <= _ROWS:
+            break
+    return _fold(rows)
+
+
+def _bracket(op: PeakOp) -> str:
+    """The row of a buffer without a path."""
+    if not op.instruction:
+        return "(small buffers)"
+    return "(unnamed arguments)" if op.kind == "parameter" else f"({op.kind or 'temporary'})"
+
+
+def _fold(rows: Mapping[str, int]) -> dict[str, int]:
+    """Most bytes first, what does not fit into a dozen rows as "other"."""
+    ordered = sorted(((name, size) for name, size in rows.items() if size), key=lambda r: -r[1])
+    if len(ordered) <= _ROWS:
+        return dict(ordered)
+    shown = dict(ordered[: _ROWS - 1])
+    shown["other"] = shown.get("other", 0) + sum(size for _, size in ordered[_ROWS - 1:])
+    return shown
