@@ -7,7 +7,7 @@ them is: the kind, the op_name but for its numbers, and the line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,13 @@ class Group:
     Attributes:
         count: How many buffers.
         size_bytes: Bytes of all of them.
+        largest_bytes: Bytes of the largest.
         shape: The shape of the largest, without its layout; "" where there is none.
     """
 
     count: int = 0
     size_bytes: int = 0
+    largest_bytes: int = 0
     shape: str = ""
 
 
@@ -72,12 +74,14 @@ class Change:
 def changes(before: PeakSummary, after: PeakSummary) -> tuple[Change, ...]:
     """The buffers at the peak that differ, those that changed most first.
 
-    Buffers on a line that moved are matched with those of the same kind and op_name in the same
-    file, where only one line of each program is left over.
+    Where one origin of each program is left over, two more are the same: the same op_name on
+    another line of the file (the file was edited), and equal buffers of the same line under
+    another op_name (jax.checkpoint adds to it, and buffers that it leaves alone have not changed).
     """
     old, new = _groups(before.ops), _groups(after.ops)
-    for key, moved in _moved(old.keys() - new.keys(), new.keys() - old.keys()).items():
-        old[moved] = old.pop(key)
+    for place in (_on_another_line, _of_another_name):
+        for key, same in _pairs(place, old, new).items():
+            old[same] = old.pop(key)
     found = (
         Change(*key, before=old.get(key, Group()), after=new.get(key, Group()))
         for key in dict.fromkeys((*new, *old))
@@ -93,14 +97,13 @@ def _groups(ops: Iterable[PeakOp]) -> dict[_Key, Group]:
     grouped: dict[_Key, list[PeakOp]] = {}
     for op in ops:
         grouped.setdefault((op.kind, _name(op), op.source), []).append(op)
-    return {
-        key: Group(
-            len(same),
-            sum(op.size_bytes for op in same),
-            _LAYOUT.sub("", max(same, key=lambda op: op.size_bytes).shape),
-        )
-        for key, same in grouped.items()
-    }
+    return {key: _group(same) for key, same in grouped.items()}
+
+
+def _group(ops: Sequence[PeakOp]) -> Group:
+    largest = max(ops, key=lambda op: op.size_bytes)
+    total = sum(op.size_bytes for op in ops)
+    return Group(len(ops), total, largest.size_bytes, _LAYOUT.sub("", largest.shape))
 
 
 def _name(op: PeakOp) -> str:
@@ -112,15 +115,29 @@ def _name(op: PeakOp) -> str:
     return _RENAMED.sub("", op.instruction)
 
 
-def _moved(gone: set[_Key], new: set[_Key]) -> dict[_Key, _Key]:
-    """The groups of the first program that are the second one's on another line of the file."""
-    places: dict[_Key, tuple[list[_Key], list[_Key]]] = {}
-    for side, keys in enumerate((gone, new)):
-        for kind, name, source in keys:
-            file = source.rpartition(":")[0]
-            places.setdefault((kind, name, file), ([], []))[side].append((kind, name, source))
-    pairs = (place for place in places.values() if len(place[0]) == len(place[1]) == 1)
-    return {old[0]: renamed[0] for old, renamed in pairs}
+def _on_another_line(key: _Key, group: Group) -> tuple[object, ...]:
+    kind, name, source = key
+    return kind, name, source.rpartition(":")[0]
+
+
+def _of_another_name(key: _Key, group: Group) -> tuple[object, ...]:
+    kind, _, source = key
+    return kind, source, group
+
+
+def _pairs(
+    place: Callable[[_Key, Group], tuple[object, ...]],
+    old: Mapping[_Key, Group],
+    new: Mapping[_Key, Group],
+) -> dict[_Key, _Key]:
+    """Origins that are in one program alone, and the only ones of each in the same place."""
+    places: dict[tuple[object, ...], tuple[list[_Key], list[_Key]]] = {}
+    for side, groups, others in ((0, old, new), (1, new, old)):
+        for key, group in groups.items():
+            if key not in others:
+                places.setdefault(place(key, group), ([], []))[side].append(key)
+    alone = (pair for pair in places.values() if len(pair[0]) == len(pair[1]) == 1)
+    return {gone[0]: come[0] for gone, come in alone}
 
 
 # --- how it reads ---------------------------------------------------------------------------------
@@ -182,8 +199,10 @@ def _row(change: Change) -> tuple[str, ...]:
 def _count(group: Group) -> str:
     if not group.count:
         return "none"
+    if group.largest_bytes * group.count != group.size_bytes:
+        return f"{format_size(group.size_bytes)} in {group.count}"
     number = f"{group.count} x " if group.count > 1 else ""
-    return f"{number}{format_size(group.size_bytes // group.count)}"
+    return f"{number}{format_size(group.largest_bytes)}"
 
 
 def _shapes(change: Change) -> str:
