@@ -53,6 +53,9 @@ runtime_version { major: 13 minor: 0 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 PLATFORMS = ("cpu", "tpu", "gpu")
+needs_xprof = pytest.mark.skipif(
+    importlib.util.find_spec("xprof") is None, reason="xprof is not installed"
+)
 
 
 # --- the platforms --------------------------------------------------------------------------------

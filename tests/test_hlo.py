@@ -55,6 +55,7 @@ def as_xprof_tells(summary: PeakSummary) -> PeakSummary:
     return replace(summary, ops=tuple(map(told, summary.ops)))
 
 
+@programs.needs_xprof
 @pytest.mark.parametrize(("name", "platform"), CASES)
 def test_both_readers_agree_on_every_program(name: str, platform: str) -> None:
     """Peak, rows in order, lifetimes, totals and the heap curve are XProf's, in every space."""
@@ -65,6 +66,7 @@ def test_both_readers_agree_on_every_program(name: str, platform: str) -> None:
     assert expected[0].peak_bytes > 0
 
 
+@programs.needs_xprof
 @pytest.mark.parametrize(("name", "platform"), CASES)
 def test_rows_and_totals_are_the_figures_that_xprof_prints(name: str, platform: str) -> None:
     """Row by row in program order, by size, and in total, as XProf's own JSON has them."""
@@ -129,6 +131,7 @@ def test_the_rows_sum_to_the_peak_in_every_space(name: str) -> None:
     assert expected == [sum(op.size_bytes for op in summary.ops) for summary in summaries]
 
 
+@programs.needs_xprof
 def test_both_readers_agree_on_the_profiles_of_real_devices() -> None:
     """TPU v6e, MI300X and MI355X: every module, in every memory space."""
     profiles = shared_profiles()
@@ -297,6 +300,7 @@ def test_what_is_no_profile_is_refused(data: bytes) -> None:
         _hlo.read_modules(data, "h.xplane.pb")
 
 
+@programs.needs_xprof
 @pytest.mark.parametrize("number", [0, 7, 2**63 + 12345])
 def test_a_packed_module_is_read_by_both_readers(number: int) -> None:
     """make_xspace gives XProf what it needs, for a CPU's first program as for a TPU's hash."""
@@ -467,6 +471,7 @@ def _frames_nowhere(proto: Any) -> None:
             frame.file_location_id = 10**6
 
 
+@programs.needs_xprof
 @pytest.mark.parametrize(
     "change", [_no_trace, _assigned_nowhere, _events_nowhere, _frames_nowhere]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from hbmwatch import PeakSummary, ProfileError, _hlo, load_peak_summary
 from tests import programs
 
 Reader = Literal["hbmwatch", "xprof"]
-READERS = get_args(Reader)
+READERS = ("hbmwatch", pytest.param("xprof", marks=programs.needs_xprof))
 
 
 def keep(logdir: Path, xspace: bytes, run: str = "run", host: str = "host") -> Path:

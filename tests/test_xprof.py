@@ -38,6 +38,7 @@ def log_folder(tmp_path: Path) -> Path:
 # --- the real one ---------------------------------------------------------------------------------
 
 
+@programs.needs_xprof
 def test_it_reads_a_file_as_it_reads_bytes_and_writes_nothing_beside_it(log_folder: Path) -> None:
     """XProf's cache files go to a folder of the child's own."""
     found = programs.compiled("train", "tpu")
@@ -48,6 +49,7 @@ def test_it_reads_a_file_as_it_reads_bytes_and_writes_nothing_beside_it(log_fold
     assert [xplane] == list(xplane.parent.iterdir())
 
 
+@programs.needs_xprof
 def test_totals_are_those_of_get_peak_allocations(log_folder: Path) -> None:
     """`xprof get_peak_allocations DIR` prints the total that the summary has."""
     found = programs.compiled("train", "tpu")
@@ -61,6 +63,7 @@ def test_totals_are_those_of_get_peak_allocations(log_folder: Path) -> None:
     assert totals[found.name] == total / MIB
 
 
+@programs.needs_xprof
 def test_a_real_server_shows_a_packed_module(tmp_path: Path) -> None:
     """The run of a module from a dump opens in `xprof --logdir`, with the same figures."""
     found = programs.compiled("train", "tpu")
@@ -102,6 +105,7 @@ def _memory_viewer(port: int, module: str, server: subprocess.Popen[bytes]) -> d
             time.sleep(0.2)
 
 
+@programs.needs_xprof
 def test_a_module_that_is_not_there_is_a_sentence() -> None:
     """XProf answers nothing; the error names the module."""
     with pytest.raises(ProfileError, match=r"XProf has nothing on jit_nope\(1\)"):
@@ -120,6 +124,7 @@ def test_an_unknown_memory_space_is_a_value_error() -> None:
         _xprof.peak_summary(b"", "jit_step(1)", "hmb")
 
 
+@programs.needs_xprof
 def test_a_proto_on_which_xprof_never_ends_cannot_take_the_memory() -> None:
     """A cycle of stack frames makes XProf collect frames for ever: it hits its limit and dies."""
     data = _hlo.make_xspace("jit_train_step", 7, changed(_frame_cycle), "host")
