@@ -23,7 +23,7 @@ class Captured:
 
     Attributes:
         program: The program.
-        xspace: A profile that holds it.
+        xspace: A profile that holds it and no other, so that XProf opens at it.
         note: How it was told from others, where that is not certain; "" where it is.
     """
 
@@ -45,9 +45,9 @@ def capture(message: OomMessage, failure: Failure, lowered: Any | None) -> Captu
     """
     names = _module_names(message, failure, lowered)
     try:
-        xspace = _profiler.collect()
-        program, note = _find(_hlo.read_modules(xspace), names, message, failure, lowered)
-        return Captured(program, xspace, note)
+        modules = _hlo.read_modules(_profiler.collect())
+        program, note = _find(modules, names, message, failure, lowered)
+        return _captured(program, modules[program.name], note)
     except (_profiler.Unavailable, ProfileError) as error:
         reason = str(error)
     try:
@@ -67,11 +67,13 @@ def _dumped(failure: Failure, lowered: Any | None) -> Captured:
             f"compiling it once more was not tried: that takes {failure.compile_seconds:.0f} s"
         )
     proto = _profiler.dump(lowered, failure.compiler_options)
-    program = _hlo.parse_program(proto, failure.function)
+    return _captured(_hlo.parse_program(proto, failure.function), proto, "")
+
+
+def _captured(program: _hlo.Program, proto: bytes, note: str) -> Captured:
     host = _runs.host_name()
-    return Captured(
-        program, _hlo.make_xspace(program.module, program.program_id, proto, host)
-    )
+    xspace = _hlo.make_xspace(program.module, program.program_id, proto, host)
+    return Captured(program, xspace, note)
 
 
 def _module_names(message: OomMessage, failure: Failure, lowered: Any | None) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from hbmwatch._call import named_leaves
 from hbmwatch._records import DeviceMemory, LiveArrays
 
 _SHOWN_GROUPS = 20
@@ -79,23 +79,6 @@ def deleted_paths(
     fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """The pytree paths of the arguments that were donated and are deleted now."""
-    named = _named_arguments(fun, args, kwargs)
-    paths = []
-    for name, value in named.items():
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-            if isinstance(leaf, jax.Array) and leaf.is_deleted():
-                paths.append(name + jax.tree_util.keystr(path))
-    return tuple(paths)
-
-
-def _named_arguments(
-    fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    numbered = {f"args[{n}]": value for n, value in enumerate(args)}
-    if fun is None:
-        return {**numbered, **kwargs}
-    try:
-        bound = inspect.signature(fun).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return {**numbered, **kwargs}
-    return dict(bound.arguments)
+    leaves = named_leaves(fun, args, kwargs)
+    arrays = ((path, leaf) for path, leaf in leaves if isinstance(leaf, jax.Array))
+    return tuple(path for path, array in arrays if array.is_deleted())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from hbmwatch._call import Leaf
     from hbmwatch._records import OomReport
 
 Capture = Literal["on_oom", "always", "never"]
@@ -37,6 +38,7 @@ class Failure:
         compiler_options: The options that the failing compile was given.
         args: The call's positional arguments.
         kwargs: The call's keyword arguments.
+        previous: The argument leaves of earlier compiles of the function, oldest first.
         compile_seconds: What compiling the program took, as far as that is known.
     """
 
@@ -47,4 +49,5 @@ class Failure:
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    previous: tuple[tuple[Leaf, ...], ...] = ()
     compile_seconds: float = 0.0

@@ -10,11 +10,14 @@ from typing import Any
 import jax
 import jax.monitoring
 
+from hbmwatch._call import Leaf, array_leaves
 from hbmwatch._enrich import raise_explained
 from hbmwatch._failure import Failure, Settings
 
 _BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+
+_REMEMBERED_COMPILES = 8
 
 # How many programs this process has compiled, what the last took, when one was last lowered.
 _compiles = 0
@@ -44,11 +47,12 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
 
     Args:
         target: What is called.
-        failure: What is known of a failed call, from its args, its kwargs and the seconds that
-            compiling took.
+        failure: What is known of a failed call, from its args, its kwargs, the seconds that
+            compiling took, and the shapes of earlier compiles.
         settings: What watch_hbm was asked for.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
+    compiled_for: list[tuple[Leaf, ...]] = []
     settle = _SETTLE[settings.sync]
     unsettled = True
 
@@ -61,16 +65,27 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
             if unsettled or before != _compiles:
                 unsettled = settle(out, args, kwargs)
                 call = _direct(call)
+                if before != _compiles:
+                    _remember(compiled_for, target, args, kwargs)
             return out
         except Exception as error:
             unsettled = True
             seconds = since_lowering() if before == _compiles else _compile_seconds
             # A lambda here would make cells of args and kwargs, on every call.
-            known = functools.partial(failure, args, kwargs, seconds)
+            known = functools.partial(failure, args, kwargs, seconds, compiled_for)
             raise_explained(error, known, settings)
             raise
 
     return watched
+
+
+def _remember(compiled_for: list[tuple[Leaf, ...]], target: Any, args: Any, kwargs: Any) -> None:
+    """Keep the shapes that a call was compiled for, to tell later what has changed."""
+    try:
+        compiled_for.append(array_leaves(target, args, kwargs))
+    except Exception:  # a user's pytree may refuse to be flattened
+        return
+    del compiled_for[:-_REMEMBERED_COMPILES]
 
 
 def _direct(call: Any) -> Any:

@@ -149,14 +149,14 @@ def _program_lines(report: OomReport, summary: PeakSummary) -> list[str]:
     devices = report.device.device_count if report.device else 1
     per = f", on each of {devices} devices" if devices > 1 else ""
     head = f"  {format_size(summary.peak_bytes)} at the peak of {clean(summary.module, 50)}{per}"
-    arguments = [op for op in summary.by_size() if op.path]
-    shown = ", ".join(f"{op.path} {_shape(op)}" for op in arguments[:3])
-    more = f" and {len(arguments) - 3} more" if len(arguments) > 3 else ""
+    arguments = [(count, op) for count, op in summary.grouped() if op.path]
+    named = [f"{_where(op, count > 1)[0]} {_shape(op)}" for count, op in arguments[:3]]
+    more = sum(count for count, _ in arguments[3:])
+    named += [f"{more} more"] if more else []
     lines = [f"{head}{_point(summary)}:", f"    {_by_kind(summary)}"]
-    if arguments:
-        lines += [clean(f"  arguments: {shown}{more}")]
-    space = _SPACES.get(summary.memory_space, summary.memory_space)
-    return [*lines, f"  largest buffers in {space} at the peak", *_buffer_rows(summary, report.top)]
+    lines += [clean(f"  arguments: {', '.join(named)}")] if arguments else []
+    space = "" if summary.memory_space == "hbm" else f" in {summary.memory_space}"
+    return [*lines, f"  largest buffers at the peak{space}", *_buffer_rows(summary, report.top)]
 
 
 def _by_kind(summary: PeakSummary) -> str:
@@ -228,8 +228,11 @@ def _columns(cells: Sequence[tuple[str, ...]], right: tuple[int, ...]) -> list[s
 def _finding_lines(findings: Sequence[Finding]) -> list[str]:
     lines = ["  first things to try"] if findings else []
     for number, finding in enumerate(findings[:_SHOWN_FINDINGS], start=1):
-        text = f"{finding.title}: {finding.evidence} {finding.remedy}"
-        lines += _wrapped(f"{number}. {clean(text, 4 * _WIDTH)}", indent=4)
+        saves = finding.saves_bytes
+        freed = f" (frees up to {format_size(saves)})" if saves else ""
+        lines += _wrapped(f"{number}. {clean(finding.title, 2 * _WIDTH)}{freed}", indent=4)
+        lines += _wrapped(_ended(clean(finding.evidence, 3 * _WIDTH)), indent=7, hang=0)
+        lines += _wrapped(_ended(clean(finding.remedy, 3 * _WIDTH)), indent=7, hang=0)
     return lines
 
 
@@ -240,7 +243,12 @@ def _sentences(label: str, sentences: Sequence[str]) -> list[str]:
     return lines
 
 
-def _wrapped(text: str, indent: int = 2) -> list[str]:
+def _ended(text: str) -> str:
+    """A sentence with a full stop at its end."""
+    return text if not text or text[-1] in ".!?" else f"{text}."
+
+
+def _wrapped(text: str, indent: int = 2, hang: int = 3) -> list[str]:
     """Text broken at spaces; what has none stays whole, so that a path can be copied."""
     import textwrap
 
@@ -248,7 +256,7 @@ def _wrapped(text: str, indent: int = 2) -> list[str]:
         text,
         _WIDTH,
         initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 3),
+        subsequent_indent=" " * (indent + hang),
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -64,7 +64,7 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
     device = missing.attempt(
         "the device's memory", functools.partial(_device_memory, message, failure, lowered), None
     )
-    call = missing.attempt("the call's shapes", functools.partial(_call, lowered), None)
+    call = missing.attempt("the call's shapes", functools.partial(_call, lowered, failure), None)
     findings: tuple[Finding, ...] = ()
     if captured is not None and summary is not None:
         find = functools.partial(_findings.find, captured.program, summary, message, call)
@@ -92,8 +92,8 @@ def _lowered(failure: Failure) -> Any | None:
     return getattr(lowered, "lowered", lowered)
 
 
-def _call(lowered: Any | None) -> CallInfo | None:
-    return None if lowered is None else call_info(lowered)
+def _call(lowered: Any | None, failure: Failure) -> CallInfo | None:
+    return None if lowered is None else call_info(lowered, failure.previous)
 
 
 def _summary(

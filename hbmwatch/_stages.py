@@ -70,7 +70,7 @@ class Compiled(Stage):
     def __init__(self, stage: Any, known: Failure, settings: Settings) -> None:
         super().__init__(stage, known.function, settings)
 
-        def failure(args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float) -> Failure:
+        def failure(args: tuple[Any, ...], kwargs: dict[str, Any], *_: object) -> Failure:
             return replace(known, args=args, kwargs=kwargs)
 
         self.__call__ = guarded(stage, failure, settings)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args, overload
 
 import jax
 
+from hbmwatch._call import Leaf
 from hbmwatch._enrich import raise_explained
 from hbmwatch._failure import Capture, Failure, Settings, Sync
 from hbmwatch._guard import guarded, since_lowering
@@ -25,6 +26,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R", covariant=True)
 S = TypeVar("S")
 Logdir = str | os.PathLike[str]
+
 
 class Watched(Protocol[P, R]):
     """A watched function: called like the bare one, and a jax.stages.Wrapped unless jit=False."""
@@ -40,6 +42,7 @@ class Watched(Protocol[P, R]):
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Watched[P, R]: ...
+
     @overload
     def __get__(
         self: Watched[Concatenate[Any, Q], S], instance: object, owner: type | None = None
@@ -103,6 +106,8 @@ def watch_hbm(
     on_oom: Callable[[OomReport], object] | None = None,
     **jit_kwargs: Any,
 ) -> Watched[P, R]: ...
+
+
 @overload
 def watch_hbm(
     fun: Logdir | None = None,
@@ -116,6 +121,8 @@ def watch_hbm(
     on_oom: Callable[[OomReport], object] | None = None,
     **jit_kwargs: Any,
 ) -> WatchContext: ...
+
+
 def watch_hbm(
     fun: Callable[..., Any] | Logdir | None = None,
     /,
@@ -215,7 +222,7 @@ def _decorate(
 
 
 def _holds_jitted(fun: Any) -> bool:
-    """Whether the callable, or one that it wraps, is jitted: jitting it again loses its donation."""
+    """Whether the callable, or one that it wraps, is jitted; jitted again it loses its donation."""
     seen: set[int] = set()
     while fun is not None and id(fun) not in seen:
         seen.add(id(fun))
@@ -242,10 +249,22 @@ def _watched(fun: Callable[..., Any], target: Any, settings: Settings) -> Any:
 
 
 def _call_failure(
-    name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float
+    name: str,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    seconds: float,
+    previous: Sequence[tuple[Leaf, ...]],
 ) -> Failure:
     """What is known of a failed call of a function that JAX compiles when it is called."""
-    known = Failure(name, target, args=args, kwargs=kwargs, compile_seconds=seconds)
+    known = Failure(
+        name,
+        target,
+        args=args,
+        kwargs=kwargs,
+        compile_seconds=seconds,
+        previous=tuple(previous),
+    )
     if isinstance(target, jax.stages.Compiled):
         return replace(known, compile=lambda _: target)
     leaves = jax.tree_util.tree_leaves((args, kwargs))
