@@ -154,7 +154,7 @@ def _program_lines(report: OomReport, summary: PeakSummary) -> list[str]:
     more = sum(count for count, _ in arguments[3:])
     named += [f"{more} more"] if more else []
     lines = [f"{head}{_point(summary)}:", f"    {_by_kind(summary)}"]
-    lines += [clean(f"  arguments: {', '.join(named)}")] if arguments else []
+    lines += _wrapped(clean(f"arguments: {', '.join(named)}", 2 * _WIDTH)) if arguments else []
     space = "" if summary.memory_space == "hbm" else f" in {summary.memory_space}"
     return [*lines, f"  largest buffers at the peak{space}", *_buffer_rows(summary, report.top)]
 

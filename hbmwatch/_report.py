@@ -57,6 +57,7 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
     summary = None
     if captured is not None:
         summary = _summary(captured, message, missing)
+        missing += captured.program.caveats
     logdir = None
     if captured:
         keep = functools.partial(_keep, captured.xspace, settings.logdir)

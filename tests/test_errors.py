@@ -235,7 +235,8 @@ def test_the_error_reaches_the_user_of_a_script(tmp_path: Path) -> None:
     """An uncaught one prints the report under the error, in about 25 lines."""
     code = (
         "import sys, jax.numpy as jnp; from hbmwatch import watch_hbm\n"
-        "step = watch_hbm(lambda x: jnp.broadcast_to(x[0], (2**24, 2**24)) + 1, logdir=sys.argv[1])\n"
+        "fill = lambda x: jnp.broadcast_to(x[0], (2**24, 2**24)) + 1\n"
+        "step = watch_hbm(fill, logdir=sys.argv[1])\n"
         "step(jnp.ones(8))\n"
     )
     ran = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Whatever fails while an OOM is explained, the OOM gets out, and a sentence says what is missing."""
+"""Whatever fails while an OOM is explained, it gets out, and a sentence says what is missing."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ XPROFS = {
 def test_a_program_that_no_reader_reads(
     xprof: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where our reader refuses, XProf is asked in its child; a stand-in for it fails in each way."""
+    """Where our reader refuses, XProf is asked in its child; a stand-in fails in each way."""
     code, said = XPROFS[xprof]
     (tmp_path / "lib" / "xprof").mkdir(parents=True)
     (tmp_path / "lib" / "xprof" / "__init__.py").write_text(code)
