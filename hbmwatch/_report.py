@@ -7,22 +7,32 @@ import functools
 import importlib.metadata
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from hbmwatch import _capture, _device, _findings, _hlo, _runs, _terms, _xprof
+from hbmwatch import (
+    _capture,
+    _device,
+    _findings,
+    _hlo,
+    _notes,
+    _rollup,
+    _runs,
+    _terms,
+    _xprof,
+)
 from hbmwatch._call import CallInfo, call_info
 from hbmwatch._failure import Failure, Settings
 from hbmwatch._records import (
     DeviceMemory,
-    Finding,
     OomMessage,
     OomReport,
     PeakSummary,
     ProfileError,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger("hbmwatch")
@@ -34,10 +44,12 @@ _PLUGINS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plug
 class _Missing(list[str]):
     """The sentences for what could not be had."""
 
-    def attempt(self, what: str, make: Callable[[], T], otherwise: T) -> T:
+    def attempt(
+        self, what: str, otherwise: T, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """What `make` gives; where it fails, `otherwise` and a sentence."""
         try:
-            return make()
+            return make(*args, **kwargs)
         except ProfileError as error:
             self.append(f"{what}: {error}")
         except Exception as error:
@@ -49,40 +61,41 @@ class _Missing(list[str]):
 def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomReport:
     """The report of a failed call; what cannot be had is a sentence in `missing`."""
     missing = _Missing()
-    lowered = missing.attempt("the lowered program", functools.partial(_lowered, failure), None)
+    attempt = missing.attempt
+    lowered = attempt("the lowered program", None, _lowered, failure)
     captured = None
     if settings.capture != "never":
-        capture = functools.partial(_capture.capture, message, failure, lowered)
-        captured = missing.attempt("the memory peak", capture, None)
-    summary = None
+        captured = attempt("the memory peak", None, _capture.capture, message, failure, lowered)
+    program, summary, logdir = None, None, None
     if captured is not None:
+        program = captured.program
         summary = _summary(captured, message, missing)
-        missing += captured.program.caveats
-    logdir = None
-    if captured:
-        keep = functools.partial(_keep, captured.xspace, settings.logdir)
-        logdir = missing.attempt("the profile", keep, None)
-    device = missing.attempt(
-        "the device's memory", functools.partial(_device_memory, message, failure, lowered), None
-    )
-    call = missing.attempt("the call's shapes", functools.partial(_call, lowered, failure), None)
-    findings: tuple[Finding, ...] = ()
-    if captured is not None and summary is not None:
-        find = functools.partial(_findings.find, captured.program, summary, message, call)
-        findings = missing.attempt("the findings", find, ())
-    return OomReport(
+        logdir = attempt("the profile", None, _keep, captured.xspace, settings.logdir)
+        missing += program.caveats
+    device = attempt("the device's memory", None, _device_memory, message, failure, lowered)
+    call = attempt("the call's shapes", None, _call, lowered, failure)
+    notes: tuple[str, ...] = (captured.note,) if captured and captured.note else ()
+    notes += attempt("the notes", (), _notes.notes, program, summary, message, call, device)
+    report = OomReport(
         message=message,
         summary=summary and dataclasses.replace(summary, top=settings.top),
         device=device,
-        findings=findings,
-        notes=(captured.note,) if captured and captured.note else (),
-        missing=tuple(missing),
+        breakdown=attempt("the breakdown", {}, _rollup.breakdown, program, summary, message),
+        notes=notes,
         logdir=logdir,
         function=failure.function,
         process_index=_process_index(),
         versions=_versions(),
         top=settings.top,
     )
+    if program is not None and summary is not None and summary.memory_space == "hbm":
+        find = _findings.find
+        report = dataclasses.replace(
+            report,
+            rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary),
+            findings=attempt("the findings", (), find, program, summary, message, call),
+        )
+    return dataclasses.replace(report, missing=tuple(missing))
 
 
 def _lowered(failure: Failure) -> Any | None:
@@ -103,17 +116,18 @@ def _summary(
     """The peak in the memory space that ran out; None where the program has nothing in it."""
     named = message.memory_space or "hbm"
     space = named if message.platform == "tpu" and named in _terms.MEMORY_SPACES else "hbm"
-    own = functools.partial(_hlo.peak_summary, captured.program, space)
-    summary = missing.attempt("the memory peak", own, None)
+    own = _hlo.peak_summary
+    summary = missing.attempt("the memory peak", None, own, captured.program, space)
     if summary is None:
-        second = functools.partial(
+        summary = missing.attempt(
+            "the memory peak by XProf",
+            None,
             _xprof.peak_summary,
             captured.xspace,
             captured.program.name,
             space,
             timeout_s=_SECOND_READER_SECONDS,
         )
-        summary = missing.attempt("the memory peak by XProf", second, None)
     if summary is not None and space != "hbm" and not summary.peak_bytes:
         missing.append(f"the compiler keeps no buffer assignment of {space} for this program")
         return None
