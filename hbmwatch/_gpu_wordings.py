@@ -11,59 +11,293 @@ from collections.abc import Iterator
 from typing import Any
 
 from hbmwatch._records import OomMessage, PeakOp
-from hbmwatch._sizes import SIZE, read_size
-from hbmwatch._wording import Wording, add_size, add_total, optional
+from hbmwatch._sizes import SIZE, Size, read_size
+from hbmwatch._wording import Wording, add_total, optional, refine
 
 _POOL = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="allocator")
 _DRIVER = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver")
 _HOST = OomMessage("", platform="gpu", phase="run", memory_space="host", pool="host")
 _CPU = OomMessage("", platform="cpu", phase="run", pool="host")
 
-WORDINGS = (
-    Wording(
-        "gpu-host",
-        _HOST,
-        "Out of host memory while trying to allocate",
-        optional(" <requested_bytes>", r"\.? with allocator <allocator>"),
-    ),
+# The warning goes on: "with freed_by_count=0. The caller indicates that this is not a failure".
+_FAILED = r"(?! with freed_by_count|[. ]{1,2}The caller)"
+_CAUSE = r"(?:: (?:RESOURCE_EXHAUSTED: )?(?:: )?CUDA_ERROR_OUT_OF_MEMORY)?"
+_STATUS = r"(?:\[\d{1,4}\] ?)?"
+
+_POOL_WORDINGS = (
     Wording(
         "gpu-pool",
         _POOL,
         "Out of memory while trying to allocate",
-        optional(
-            " <requested_bytes>", " with allocator <allocator>", " on device <device>(?!\\w)"
+        "(?>"
+        + optional(" <requested_bytes>", " with allocator <allocator>", " on device <device>")
+        # A warning of the convolution autotuner, which goes on without the algorithm.
+        + r")(?!\.? Convolution performance may be suboptimal)",
+    ),
+    Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", role="part"),
+    Wording("gpu-stats", _POOL, "BufferAssignment stats: ", role="part"),
+    Wording(
+        "gpu-bfc",
+        _POOL,
+        "Allocator (",
+        r"<allocator>\) ran out of memory trying to allocate"
+        + f"(?: <about_requested_bytes>{_FAILED}"
+        + r"(?: \(rounded to <#up_requested_bytes>\))?|$)",
+        "log",
+    ),
+    Wording(
+        "gpu-bfc-old",
+        _POOL,
+        "Ran out of memory trying to allocate ",
+        f"<requested_bytes>{_FAILED}",
+        "log",
+    ),
+    Wording(
+        "gpu-async",
+        _POOL,
+        "cuMemAllocAsync failed to allocate ",
+        r"<#requested_bytes>(?= bytes|:)",
+        "log",
+    ),
+    Wording(
+        "gpu-async-memory",
+        _POOL,
+        "Free memory/Total memory: ",
+        r"<#free_bytes>/<#limit_bytes>(?!\d)",
+        "detail",
+    ),
+    Wording(
+        "gpu-budget",
+        _POOL,
+        "Not enough PA budget: pa_allocated=",
+        "<total_pa_allocated>" + optional(
+            ", allocation_size=<requested_bytes>", ", pa_budget=<limit_bytes>"
         ),
     ),
     Wording(
-        "gpu-block",
+        "gpu-tensor",
         _POOL,
-        "BufferAssignment OOM Debugging",
-        role="part",
+        "OOM when allocating tensor with shape",
+        optional(
+            r"\[[\d,]{0,100}\] and type \w{1,40} on <device>", " by allocator <allocator>"
+        ),
     ),
     Wording(
-        "cpu",
-        _CPU,
-        "Out of memory allocating ",
-        "<requested_bytes>",
+        "gpu-log-stats",
+        _POOL,
+        "Stats: Limit: ",
+        "<#limit_bytes>"
+        + optional(
+            " InUse: <#total_InUse>",
+            " MaxInUse: <#total_MaxInUse>",
+            r" NumAllocs: \d{1,20}",
+            " MaxAllocSize: <#total_MaxAllocSize>",
+            " Reserved: <#total_Reserved>",
+            " PeakReserved: <#total_PeakReserved>",
+            " LargestFreeBlock: <#largest_free_bytes>",
+        ),
+        "detail",
+    ),
+)
+
+_DRIVER_WORDINGS = (
+    Wording(
+        "gpu-from-device",
+        _DRIVER,
+        "ailed to allocate ",
+        r"<about_requested_bytes> \(<requested_bytes>\) from device" + _CAUSE,
+        "attempt",
+        needle=" from device",
+    ),
+    Wording(
+        "gpu-graph",
+        _DRIVER,
+        "nderlying backend ran out of memory trying to instantiate",
+    ),
+    Wording(
+        "gpu-graph-failed",
+        _DRIVER,
+        "ailed to instantiate ",
+        r"(?:CUDA |GPU |gpu |HIP |cuda )?(?:graph|command buffer):"
+        r" (?:[A-Za-z_]{1,80}: ?){0,3}(?:out of memory|hipErrorOutOfMemory)",
+        "echo",
+    ),
+    Wording(
+        "gpu-constant",
+        _DRIVER,
+        "ailed to allocate ",
+        "<#requested_bytes> bytes for new constant",
+        needle=" bytes for new constant",
+    ),
+    Wording(
+        "gpu-nccl",
+        _DRIVER,
+        "uda failure ",
+        r"(?:\d{1,4} )?'out of memory'",
+        "echo",
+    ),
+    Wording(
+        "gpu-rccl",
+        _DRIVER,
+        "HIP failure ",
+        r"(?:\d{1,4} )?'out of memory'",
+        "echo",
+    ),
+    Wording("gpu-nccl-alloc", _DRIVER, "NCCL WARN Failed to CUDA calloc", role="echo"),
+    Wording(
+        "gpu-context",
+        _DRIVER,
+        "cudaSetDevice() on ",
+        r"GPU:<device> failed\. Status: out of memory",
+    ),
+    Wording(
+        "gpu-cublas",
+        _DRIVER,
+        "ailed to create ",
+        r"(?:cublas|cublasLt|cuBLAS|cudnn|cuDNN|cusparse|cuSPARSE|cusolver|rocBLAS|rocblas)"
+        r" handle: (?:CU\w{1,20}_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|cublas error"
+        r"|the resource allocation failed|the library was not initialized"
+        r"|rocblas_status_memory_error)",
+        "log",
+    ),
+    Wording(
+        "gpu-cudnn",
+        _DRIVER,
+        "ould not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED",
+        role="log",
+    ),
+    Wording(
+        "gpu-cudnn-full",
+        _DRIVER,
+        "ould not create cudnn handle: CUDNN_STATUS_",
+        r"(?:INTERNAL_ERROR|NOT_INITIALIZED)"
+        # The failed handle alone says nothing of memory; below 100 MB free it does.
+        r".{0,120}?Memory usage: <#free_bytes>(?<!\d{9}) bytes free, <#limit_bytes> bytes total",
+        "log",
+    ),
+    Wording(
+        "gpu-cudnn-memory",
+        _DRIVER,
+        "Memory usage: ",
+        "<#free_bytes> bytes free, <#limit_bytes> bytes total",
+        "detail",
+    ),
+    Wording("gpu-cudnn-alloc", _DRIVER, "CUDNN_STATUS_ALLOC_FAILED", role="echo"),
+    Wording("gpu-cublas-alloc", _DRIVER, "CUBLAS_STATUS_ALLOC_FAILED", role="echo"),
+    Wording("gpu-cusolver-alloc", _DRIVER, "CUSOLVER_STATUS_ALLOC_FAILED", role="echo"),
+    Wording("gpu-cufft-alloc", _DRIVER, "CUFFT_ALLOC_FAILED", role="echo"),
+    Wording(
+        "gpu-cufft-plan",
+        _DRIVER,
+        " cuFFT batched plan",
+        r"(?::2(?!\d)| with scratch allocator)",
+        "log",
+    ),
+    Wording("gpu-cufft-area", _DRIVER, "ailed to allocate work area", role="log"),
+    Wording(
+        "gpu-cufft-limit",
+        _DRIVER,
+        "batched cufft plan with customized allocator: Allocating ",
+        "<requested_bytes> exceeds the memory limit of <limit_bytes>",
     ),
     Wording(
         "gpu-driver",
         _DRIVER,
         "CUDA_ERROR_OUT_OF_MEMORY",
-        role="part",
+        "(?:: out of memory; total memory reported: <#limit_bytes>)?",
+        "echo",
+    ),
+    Wording("gpu-runtime", _DRIVER, "cudaErrorMemoryAllocation", role="echo"),
+    Wording("gpu-rocm", _DRIVER, "hipErrorOutOfMemory", role="echo"),
+    Wording("gpu-rocm-driver", _DRIVER, "HIP_ERROR_OutOfMemory", role="echo"),
+    Wording("gpu-rocm-event", _DRIVER, "ould not create ROCM event: out of device memory"),
+    Wording("gpu-barrier", _DRIVER, "ailed to allocate RaggedAllToAll barrier buffers"),
+)
+
+_HOST_WORDINGS = (
+    Wording(
+        "host",
+        _HOST,
+        "Out of host memory while trying to allocate",
+        optional(" <requested_bytes>", r"\.? with allocator <allocator>", " on device <device>"),
     ),
     Wording(
-        "status",
-        OomMessage(""),
-        "RESOURCE_EXHAUSTED: Out of memory",
-        role="part",
+        "host-pinned",
+        _HOST,
+        "ailed to allocate ",
+        r"<about_requested_bytes> \(<requested_bytes>\) of (?:pinned )?host memory",
+        needle="host memory",
     ),
+    Wording(
+        "host-unified",
+        _DRIVER,
+        "ailed to allocate ",
+        r"<about_requested_bytes> \(<requested_bytes>\) of unified memory",
+        needle=" of unified memory",
+    ),
+    Wording(
+        "host-staging",
+        _HOST,
+        "ailed to allocate a ",
+        r"<#requested_bytes>-byte (?:pinned host staging|buffer from the custom host memory)",
+    ),
+    Wording(
+        "host-transfer",
+        _HOST,
+        "ailed to allocate staging buffer of size ",
+        "<#requested_bytes>",
+    ),
+    Wording(
+        "host-alloc",
+        _HOST,
+        "ailed to alloc ",
+        "<requested_bytes> on host" + _CAUSE,
+        "attempt",
+    ),
+    Wording(
+        "host-alloc-size",
+        _HOST,
+        "ould not allocate pinned host memory of size: ",
+        "<#requested_bytes>",
+        "attempt",
+    ),
+)
+
+_CPU_WORDINGS = (
+    Wording("cpu", _CPU, "Out of memory allocating ", "<requested_bytes>"),
+    Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),
+)
+
+_SHARED_WORDINGS = tuple(
+    Wording(
+        f"status-{name}",
+        OomMessage(""),
+        f"{status}: ",
+        rf"{_STATUS}(?:[Oo]ut of memory(?! while trying| allocating)"
+        r"|[Ff]ailed to allocate <requested_bytes>)",
+        "echo",
+    )
+    for name, status in (
+        ("exhausted", "RESOURCE_EXHAUSTED"),
+        ("exhausted-old", "Resource exhausted"),
+        ("internal", "INTERNAL"),
+        ("internal-old", "Internal"),
+    )
+)
+
+WORDINGS = (
+    *_HOST_WORDINGS,
+    *_POOL_WORDINGS,
+    *_DRIVER_WORDINGS,
+    *_CPU_WORDINGS,
+    *_SHARED_WORDINGS,
 )
 
 _TOTAL = re.compile(
     r"((?:parameter|constant|maybe_live_out|preallocated temp|total)"
     rf" (?:allocation|fragmentation)): +({SIZE})"
 )
+_TOTALS_REACH = 2000
 _ENTRY = re.compile(rf"Buffer \d{{1,4}}: Size: ({SIZE})")
 _FIELD = re.compile(r"(Operator|XLA Label|Shape|Entry Parameter Subshape): ")
 _ATTRIBUTE = re.compile(r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})')
@@ -71,15 +305,20 @@ _ATTRIBUTE = re.compile(r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})'
 
 def add_details(fields: dict[str, Any], text: str) -> None:
     """Adds what a flat XLA:GPU message says after its first sentence."""
-    block = text.find("BufferAssignment ")
+    if "host" in fields.get("allocator", ""):
+        fields["memory_space"] = fields["pool"] = "host"
+    block = text.find("BufferAssignment stats: ")
     if block < 0:
         return
-    for name, size in _TOTAL.findall(text, block):
+    for name, size in _TOTAL.findall(text, block, block + _TOTALS_REACH):
         add_total(fields, name, size)
         if name == "total allocation":
-            add_size(fields, "used_bytes", size)
-        if name.endswith("fragmentation"):
-            add_size(fields, "fragmentation_bytes", size)
+            refine(fields, "used_bytes", read_size(size))
+    for name in ("total fragmentation", "preallocated temp fragmentation"):
+        if name in fields["totals"]:
+            resolution = fields["resolution_bytes"].get(name, 0)
+            refine(fields, "fragmentation_bytes", Size(fields["totals"][name], resolution))
+            break
     fields["ops"] = tuple(sorted(_listed(text[block:]), key=lambda op: -op.size_bytes))
 
 

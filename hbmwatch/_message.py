@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 
 from hbmwatch import _gpu_wordings, _tpu_wordings
 from hbmwatch._records import OomMessage
-from hbmwatch._wording import Wording, read_figures
+from hbmwatch._sizes import Size
+from hbmwatch._wording import Wording, read_figures, refine
 
 WORDINGS: tuple[Wording, ...] = (*_tpu_wordings.WORDINGS, *_gpu_wordings.WORDINGS)
 
+# An OOM's text ends with the next one, with a traceback, or this many characters on.
 _REACH = 1 << 20
+# More of the same text stands at most this far behind; what an error quotes stands near to it.
+_FAR = 1 << 16
+_NEAR = 2000
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 class _Statement(NamedTuple):
@@ -33,6 +39,18 @@ class _Statement(NamedTuple):
         return WORDINGS[self.row]
 
 
+class _Group(NamedTuple):
+    """The statements about one OOM, and the stretch of the flat text that is about it."""
+
+    statements: list[_Statement]
+    behind: int
+    end: int
+
+    @property
+    def start(self) -> int:
+        return self.statements[0].start
+
+
 def parse_oom(text: str) -> OomMessage | None:
     """The first device-memory OOM in a text, or None.
 
@@ -42,7 +60,7 @@ def parse_oom(text: str) -> OomMessage | None:
     """
     flat = _flat(_unwrapped(text))
     for group in _groups(flat):
-        return _message(text, flat, *group)
+        return _message(text, flat, group)
     return None
 
 
@@ -56,14 +74,20 @@ def parse_ooms(text: str) -> tuple[OomMessage, ...]:
     flat = _flat(unwrapped)
     groups = list(_groups(flat))
     if len(groups) == 1:
-        return (_message(text, flat, *groups[0]),)
-    stretches = _stretches(unwrapped, flat, [(start, end) for start, end, _ in groups])
-    return tuple(_message(own, flat, *group) for own, group in zip(stretches, groups))
+        return (_message(text, flat, groups[0]),)
+    return tuple(
+        _message(stretch, flat, group)
+        for stretch, group in zip(_stretches(unwrapped, flat, groups), groups)
+    )
 
 
-_COLOUR = re.compile(r"(?:\x1b|\\+x1b|\\+u001b|\\+033|\^\[)\[[0-9;?]{0,20}[A-Za-z]")
+_COLOUR = re.compile(
+    r"(?:\x1b|(?<!\\)\\{1,16}+(?:x1b|u001b|033)|\^\[)\[[0-9;?]{0,20}[A-Za-z]"
+)
 _LOST_COLOUR = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m")
-_ESCAPE = re.compile(r"\\+(?:r\\+n|([nrt])|([\"']))")
+_NEWLINE = re.compile(r"(?<!\\)\\{1,16}+(?:r\\{1,16}+)?[nr]")
+_TAB = re.compile(r"(?<!\\)\\{1,16}+t")
+_QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
 _PREFIX = re.compile(
     r"""\n(?:[ \t]*+(?:
     \[[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
@@ -91,14 +115,10 @@ def _unwrapped(text: str) -> str:
         if "[0m" in text:
             text = _LOST_COLOUR.sub("", text)
     if "\\" in text:
-        text = _ESCAPE.sub(_unescaped, text)
+        text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
     if "│" in text or "┃" in text:
         text = _BOX_END.sub("", text)
     return _PREFIX.sub("\n", "\n" + text)[1:]
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    return escape[2] or (" " if escape[1] == "t" else "\n")
 
 
 def _without_payloads(text: str) -> str:
@@ -116,115 +136,165 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _stretches(unwrapped: str, flat: str, spans: list[tuple[int, int]]) -> Iterator[str]:
-    """The stretch of the unwrapped text for each span of the flat one; both have the same words."""
-    words = re.finditer(r"\S+", unwrapped)
-    at = -1
-    word: re.Match[str] | None = None
-    for start, end in spans:
-        first = flat.count(" ", 0, start)
-        last = first + flat.count(" ", start, end)
-        begin = 0
-        while at < last and (word := next(words, None)):
-            at += 1
-            begin = word.start() if at == first else begin
-        yield unwrapped[begin : word.end() if word else len(unwrapped)].strip()
+def _stretches(unwrapped: str, flat: str, groups: list[_Group]) -> list[str]:
+    """The lines of the unwrapped text for each group; it has the words of the flat text."""
+    edges = []
+    position = words = 0
+    for group in groups:
+        words += flat.count(" ", position, group.start)
+        position = group.start
+        edges.append((words, words + flat[group.start : group.end].rstrip().count(" ")))
+    needed = {word for edge in edges for word in edge}
+    found = enumerate(re.finditer(r"\S+", unwrapped))
+    spans = {word: match.span() for word, match in found if word in needed}
+    stretches, end = [], 0
+    for first, last in edges:
+        start = max(end, unwrapped.rfind("\n", 0, spans[first][0]) + 1)
+        end = spans[last][1]
+        stretches.append(unwrapped[start:end].strip())
+    return stretches
 
 
-def _groups(flat: str) -> Iterator[tuple[int, int, list[_Statement]]]:
+def _groups(flat: str) -> Iterator[_Group]:
     """The statements that belong to one OOM each, with the stretch that they are read from."""
     group: list[_Statement] = []
+    behind = said = 0
     for statement in _statements(flat):
-        if group and _belongs(flat, statement, group):
-            group.append(statement)
+        if group and _belongs(flat, statement, group, said):
+            if statement.row not in {other.row for other in group}:
+                group.append(statement)
+        elif statement.wording.role == "detail":
             continue
-        if group:
-            yield _stretch(flat, group, statement.start)
-        group = [] if statement.wording.role == "detail" else [statement]
+        else:
+            if group:
+                yield _Group(group, behind, _end(flat, said, statement.start))
+            behind, group = said, [statement]
+        said = statement.end
     if group:
-        yield _stretch(flat, group, len(flat))
+        yield _Group(group, behind, _end(flat, said, len(flat)))
 
 
-def _stretch(
-    flat: str, group: list[_Statement], limit: int
-) -> tuple[int, int, list[_Statement]]:
-    start = group[0].start
-    limit = min(limit, group[-1].end + _REACH)
-    traceback = flat.find("Traceback (most recent call last)", group[-1].end, limit)
-    return start, limit if traceback < 0 else traceback, group
+def _end(flat: str, said: int, limit: int) -> int:
+    """Where the text of an OOM ends at the latest, when its last statement ends at said."""
+    limit = min(limit, said + _REACH)
+    traceback = flat.find(_TRACEBACK, said, limit)
+    return limit if traceback < 0 else traceback
 
 
 def _statements(flat: str) -> list[_Statement]:
     """All wordings in the text, in order; of those that overlap, the table's first."""
     found = sorted(
-        _Statement(match.start(), match.end(), row, match)
+        (match.start(), row, match)
         for row, wording in enumerate(WORDINGS)
         for match in wording.matches(flat)
     )
     kept: list[_Statement] = []
-    for statement in found:
-        if kept and statement.start < kept[-1].end:
-            if statement.row < kept[-1].row:
-                kept[-1] = statement
-        else:
-            kept.append(statement)
+    for start, row, match in found:
+        if not kept or start >= kept[-1].end:
+            kept.append(_Statement(start, match.end(), row, match))
+        elif row < kept[-1].row:
+            kept[-1] = _Statement(kept[-1].start, max(match.end(), kept[-1].end), row, match)
     return kept
 
 
-def _belongs(flat: str, statement: _Statement, group: list[_Statement]) -> bool:
-    """Whether a statement says more about the OOM of the statements before it."""
-    if statement.wording.role in ("failure", "log") or statement.row in {o.row for o in group}:
+def _belongs(flat: str, statement: _Statement, group: list[_Statement], said: int) -> bool:
+    """Whether a statement says more about the OOM of a group, whose last one ends at said."""
+    role, gap = statement.wording.role, statement.start - said
+    platforms = {other.wording.says.platform for other in group}
+    if statement.wording.says.platform not in {*platforms, None} and platforms != {None}:
         return False
-    return flat.find("Traceback (most recent call last)", group[-1].end, statement.start) < 0
+    roles = {other.wording.role for other in group} - {"detail"}
+    if roles == {"code"}:
+        return gap < _NEAR
+    if role in _ERRORS and roles & {"log", "attempt"} and roles <= {"log", "attempt", "echo"}:
+        return role == "attempt" or roles == {"attempt"} or _agree(statement, group)
+    between = flat[said : statement.start]
+    if role in ("failure", "code", "log", "attempt") or _TRACEBACK in between:
+        return _again(statement, group, between)
+    if role == "echo":
+        return gap < _NEAR
+    return gap < _FAR and statement.row not in {other.row for other in group}
 
 
-_CODE = re.compile(r"(E\d{4}): [A-Z]\w{1,80}:")
-_LINK = re.compile(r"openxla\.org/xla/errors/error_(\d{4})")
+def _again(statement: _Statement, group: list[_Statement], between: str) -> bool:
+    """Whether a chain of exceptions repeats the text."""
+    said = {other.match[0] for other in group}
+    return statement.match[0] in said and any(words in between for words in _CHAINED)
+
+
+def _agree(statement: _Statement, group: list[_Statement]) -> bool:
+    """Whether two statements can speak of the same request."""
+    if statement.match[0] in {other.match[0] for other in group}:
+        return True
+    fields = read_figures(statement.match)
+    for other in group:
+        more = read_figures(other.match)
+        sizes = (fields.get("requested_bytes"), more.get("requested_bytes"))
+        resolution = max(f["resolution_bytes"].get("requested_bytes", 0) for f in (fields, more))
+        known = other.wording.role == "log" and sizes[1] is not None
+        if known and sizes[0] is not None and abs(sizes[0] - sizes[1]) > max(resolution, 255):
+            return False
+    return True
+
+
+_CODE = re.compile(r"(E\d{4}): [A-Z]\w{1,80}: ?$")
+_LINK = re.compile(r"openxla\.org/xla/errors/error_(\d{4})(?!\d)")
 _LOADING = re.compile(r"Error loading program '([^']{1,500})'")
-_MODULE = re.compile(r"HLO module: ([\w.<>-]{0,500}\w)")
-_EXECUTABLE = re.compile(r"\[executable_name='([^']{1,500})'\]")
+_MODULE = re.compile(r"HLO module: ([\w.<>-]{0,500}\w)|\[executable_name='([^']{1,500})'\]")
 _REPLICA = re.compile(r"while running replica (\d{1,9}) and partition (\d{1,9})")
 
 
-def _message(text: str, flat: str, start: int, end: int, group: list[_Statement]) -> OomMessage:
-    """The OOM that the statements make, of which the earlier ones count first."""
+def _message(text: str, flat: str, group: _Group) -> OomMessage:
+    """The OOM that a group of statements makes; the error itself counts first, then its order."""
     fields: dict[str, Any] = {"totals": {}, "resolution_bytes": {}}
-    for statement in group:
-        _merge(fields, read_figures(statement.match))
-        says = statement.wording.says
-        said = ("platform", "phase", "memory_space", "pool")
-        _merge(fields, {name: value for name in said if (value := getattr(says, name))})
-    stretch = flat[start:end]
-    _DETAILS.get(fields.get("platform", ""), _no_details)(fields, stretch)
-    _add_surroundings(fields, flat[max(0, start - 300) : start], stretch)
+    for statement in sorted(group.statements, key=lambda one: _WEIGHT[one.wording.role]):
+        if statement.wording.role != "attempt" or "platform" not in fields:
+            _merge(fields, read_figures(statement.match))
+            says = statement.wording.says
+            _merge(fields, {name: value for name in _SAID if (value := getattr(says, name))})
+    stretch = flat[group.start : group.end]
+    details = _DETAILS.get(fields.get("platform", ""))
+    if details:
+        details(fields, stretch)
+    _add_surroundings(fields, flat[max(group.behind, group.start - _NEAR) : group.start], stretch)
     return OomMessage(text, **fields)
 
 
-def _no_details(fields: dict[str, Any], text: str) -> None:
-    """A wording that every backend has says no more."""
-
-
+_ERRORS = ("failure", "log", "attempt", "echo")
+_CHAINED = (
+    "The above exception was the direct cause of the following exception",
+    "During handling of the above exception, another exception occurred",
+    "The stack trace below excludes JAX-internal frames",
+)
+_SAID = ("platform", "phase", "code", "memory_space", "pool")
+_WEIGHT = {"failure": 0, "part": 0, "log": 1, "echo": 2, "detail": 3, "code": 4, "attempt": 5}
 _DETAILS = {"tpu": _tpu_wordings.add_details, "gpu": _gpu_wordings.add_details}
 
 
 def _merge(fields: dict[str, Any], more: dict[str, Any]) -> None:
+    """Adds what is not known yet, and figures that are more exact."""
+    resolution = more.get("resolution_bytes", {})
     for name, value in more.items():
-        if name in ("totals", "resolution_bytes"):
-            fields[name].update({key: v for key, v in value.items() if key not in fields[name]})
-        else:
+        if name == "totals":
+            for total, size_bytes in value.items():
+                fields["totals"].setdefault(total, size_bytes)
+                if total in resolution:
+                    fields["resolution_bytes"].setdefault(total, resolution[total])
+        elif name.endswith("_bytes") and name != "resolution_bytes":
+            refine(fields, name, Size(value, resolution.get(name, 0)))
+        elif name != "resolution_bytes":
             fields.setdefault(name, value)
 
 
 def _add_surroundings(fields: dict[str, Any], before: str, stretch: str) -> None:
     """Adds the error's code, the module and the replica, which many wordings share."""
-    codes = _CODE.findall(before)
+    code = _CODE.search(before[-100:])
     link = _LINK.search(stretch)
-    if codes or link:
-        fields.setdefault("code", codes[-1] if codes else f"E{link[1]}" if link else None)
-    loading = _LOADING.findall(before)
-    module = _MODULE.search(stretch) or _EXECUTABLE.search(stretch)
-    if loading or module:
-        fields.setdefault("module", loading[-1] if loading else module[1] if module else None)
+    if code or link:
+        fields.setdefault("code", code[1] if code else f"E{link[1]}" if link else None)
+    module = _LOADING.search(before[-600:]) or _LOADING.search(stretch) or _MODULE.search(stretch)
+    if module:
+        fields.setdefault("module", module[1] or module[2])
     replica = _REPLICA.search(stretch)
     if replica:
         fields.setdefault("replica", int(replica[1]))

@@ -1,7 +1,7 @@
 """How XLA:TPU says that memory ran out, from 2019 to libtpu 0.0.50.
 
-https://openxla.org/xla/errors/error_1000 and its neighbours document a few of these templates; libtpu
-is closed, so the others come from messages that were posted or provoked.
+https://openxla.org/xla/errors/error_1000 and its neighbours document a few of these templates;
+libtpu is closed, so the others come from messages that were posted or provoked.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hbmwatch._records import Kind, OomMessage, PeakOp
-from hbmwatch._sizes import SIZE, read_size
-from hbmwatch._wording import Wording, add_size, add_total, optional
+from hbmwatch._records import Kind, OomMessage, PeakOp, Phase
+from hbmwatch._sizes import COUNT, SIZE, read_size
+from hbmwatch._wording import Wording, add_total, optional, refine
 
 _COMPILE = OomMessage("", platform="tpu", phase="compile")
 _COMPILE_HBM = OomMessage("", platform="tpu", phase="compile", memory_space="hbm")
 _RUN = OomMessage("", platform="tpu", phase="run", memory_space="hbm", pool="allocator")
+
+_CODES: tuple[tuple[str, str, Phase, str | None], ...] = (
+    ("E0100", "RuntimeBufferAllocationFailure", "run", "hbm"),
+    ("E0101", "RuntimeProgramAllocationFailure", "run", "hbm"),
+    ("E1000", "CompileTimeHbmOom", "compile", "hbm"),
+    ("E1001", "CompileTimeScopedVmemOom", "compile", "vmem"),
+    ("E3000", "CompileTimeSparseCoreAllocationFailure", "compile", None),
+)
 
 WORDINGS = (
     Wording(
@@ -29,9 +37,11 @@ WORDINGS = (
         "tpu-scoped",
         _COMPILE,
         "Scoped allocation with size ",
-        "<requested_bytes>" + optional(
+        "<requested_bytes>"
+        + optional(
             " and limit <limit_bytes>",
-            " exceeded scoped <memory_space> limit by <exceeded_by_bytes>",
+            " exceeded scoped <memory_space> limit",
+            " by <exceeded_by_bytes>",
         ),
         "part",
     ),
@@ -39,10 +49,11 @@ WORDINGS = (
         "tpu-space",
         _COMPILE,
         "Ran out of memory in memory space ",
-        "<memory_space>" + optional(
+        "<memory_space>"
+        + optional(
             r"[.,;:]? Used <used_bytes>",
             r" of <limit_bytes>",
-            r" \w+\. Exceeded \w+ capacity by <exceeded_by_bytes>",
+            r" \w{1,30}[.,;]? Exceeded \w{1,30} capacity by <exceeded_by_bytes>",
         ),
     ),
     Wording(
@@ -50,42 +61,40 @@ WORDINGS = (
         _COMPILE_HBM,
         "Ran out of memory on HBM",
         optional(
-            r",? the total memory required for HLO temporaries \(<used_bytes>\)",
+            r"[,.;:]? the total memory required for HLO temporaries \(<used_bytes>\)",
             r" exceeds available HBM \(<limit_bytes>\)",
-            r"\. HLO module: <module>(?<!\.)",
         ),
     ),
     Wording(
-        "tpu-total-tail",
+        "tpu-total-alone",
         _COMPILE_HBM,
-        "total memory required for HLO temporaries (",
-        r"<used_bytes>\)" + optional(
-            r" exceeds available HBM \(<limit_bytes>\)",
-            r"\. HLO module: <module>(?<!\.)",
-        ),
+        "otal memory required for HLO temporaries (",
+        r"<used_bytes>\)" + optional(r" exceeds available HBM \(<limit_bytes>\)"),
         "part",
     ),
     Wording(
         "tpu-allocation",
         _COMPILE,
         "Allocation (size=",
-        r"<#requested_bytes>\) would exceed memory" + optional(
+        r"<#requested_bytes>\) would exceed memory"
+        + optional(
             r" \(size=<#limit_bytes>\)",
-            r" :: #allocation\d+ \[shape = '[^']{0,2000}', space=<memory_space>",
+            r" :: #allocation\d{1,9} \[shape = '[^']{0,2000}', space=<memory_space>",
         ),
     ),
     Wording(
         "tpu-early",
         _COMPILE_HBM,
-        "Aborting compilation early because it's unlikely to have enough device memory",
+        "unlikely to have enough device memory",
         optional(r"\. Requires <used_bytes>", ", has <limit_bytes> available"),
     ),
     Wording(
         "tpu-cores",
         _COMPILE_HBM,
-        "TPU TensorCore Hbm usage: ",
-        "<total_TensorCore>" + optional(
-            ", SparseCore Hbm usage:? <total_SparseCore>",
+        "TensorCore Hbm usage: ",
+        "<total_TensorCore_Hbm_usage>"
+        + optional(
+            ", SparseCore Hbm usage:? <total_SparseCore_Hbm_usage>",
             ", exceeding available bytes: <limit_bytes>",
         ),
     ),
@@ -93,14 +102,14 @@ WORDINGS = (
         "tpu-usage",
         _COMPILE,
         "Total ",
-        "<memory_space> usage >= <about_used_bytes>",
+        f"<memory_space> usage >= {SIZE}",
         "part",
     ),
     Wording(
         "tpu-requirement",
         _COMPILE,
         "Program ",
-        "<memory_space> requirement (?:<about_used_bytes>|unknown)",
+        f"<memory_space> requirement (?:{SIZE}|unknown)",
         "part",
     ),
     Wording(
@@ -114,30 +123,45 @@ WORDINGS = (
         "tpu-allocate",
         _RUN,
         "Attempting to allocate ",
-        r"<requested_bytes>\. That was not possible" + optional(
-            r"\. There are <free_bytes> free",
-            r"\.(?: Due to fragmentation, the largest contiguous region of free memory is"
-            r" <largest_free_bytes>\.?)?;? ?\(?",
-            r"<device>\)",
+        "<requested_bytes>"
+        + optional(
+            r"\. That was not possible\. There are <free_bytes> free",
+            r"\. Due to fragmentation, the largest contiguous region of free memory is"
+            r" <largest_free_bytes>",
         ),
     ),
     Wording(
         "tpu-reserve",
         _RUN,
         "Attempting to reserve ",
-        r"<requested_bytes> at the bottom of memory" + optional(
+        "<requested_bytes> at the bottom of memory"
+        + optional(
             r"\. That was not possible\. There are <free_bytes> free",
             ", <total_reserved> reserved",
             ",? and <total_reservable> reservable",
         ),
     ),
     Wording(
-        "tpu-request",
+        "request",
         OomMessage("", phase="run", memory_space="hbm", pool="allocator"),
-        "Failed to allocate request for ",
-        "<about_requested_bytes>" + optional(
-            r" \((?:<requested_bytes>)\)", r" on device ordinal <device>(?!\w)"
-        ),
+        "ailed to allocate request for ",
+        "<about_requested_bytes>"
+        + optional(r" \(<requested_bytes>\)", r" on device ordinal <device>"),
+    ),
+    Wording(
+        "tpu-sparse-core",
+        OomMessage("", platform="tpu", phase="compile", code="E3000"),
+        "op current allocation offset upper bound (",
+        r"\d{1,20} words\) exceeds[\w \-]{1,200}\(\d{1,20} words\) in memory space <space>",
+    ),
+    *(
+        Wording(
+            f"tpu-{code}",
+            OomMessage("", platform="tpu", phase=phase, code=code, memory_space=space),
+            f"{code}: {name}",
+            role="code",
+        )
+        for code, name, phase, space in _CODES
     ),
 )
 
@@ -149,19 +173,28 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
     ("constant", "constant"),
     ("output", "output"),
 )
+_SPACES = {"0": "smem", "201": "tilespmem", "202": "spmem", "203": "hbm", "204": "sflag"}
 _FIELD = re.compile(
     r"(Size|Operator|Shape|Unpadded size|Extra memory due to padding|XLA label|Tag"
     r"|Allocation type): "
 )
 _ENTRY = re.compile(r"(?<!\S)\d{1,4}\. Size: ")
 _SECTION = re.compile(
-    rf"Total \w+ usage >= (?P<total>{SIZE})"
+    rf"Total \w{{1,30}} usage >= (?P<total>{SIZE})"
     rf"|Output size (?P<output>{SIZE})"
     rf"|shares (?P<shared>{SIZE}) with arguments"
-    rf"|(?<!\S)(?P<name>HLO temp|[a-z]+) +(?P<size>{SIZE})"
-    rf"|Program \w+ requirement (?P<requirement>{SIZE})"
+    rf"|Max free chunk (?P<largest>{SIZE})"
+    rf"|Program \w{{1,30}} requirement (?P<requirement>{SIZE})"
+    rf"|(?<!\S)(?P<name>HLO temp|heap allocations|[a-z]{{1,30}})(?:\([^()]{{1,80}}\)"
+    rf"| \([^()]{{1,80}}\))? (?P<size>{SIZE})"
     r"|(?P<end>Largest program allocations)"
 )
+_ACCOUNT = re.compile(
+    rf"([A-Z][\w-]{{1,40}}(?: [\w-]{{1,40}}){{1,3}}): {SIZE} \( ?({COUNT}) bytes\)"
+)
+_CAPACITY = re.compile(rf"HBM capacity ({SIZE}):")
+_DEVICE = re.compile(r"\((\d{1,4}x\d{1,4}x\d{1,4}_([A-Z]{1,10})\d{1,3})\)")
+_SECTION_REACH = 4000
 _UTILIZATION = re.compile(
     rf"HLO temp +{SIZE} \([^()]{{0,80}}?(?:Unpadded \((?P<unpadded>{SIZE})\)"
     rf"(?: Padded \((?P<padded>{SIZE})\))?)?[^()]{{0,40}}?fragmentation \((?P<lost>{SIZE})\)"
@@ -178,30 +211,41 @@ _BUFFER = re.compile(
 def add_details(fields: dict[str, Any], text: str) -> None:
     """Adds what a flat XLA:TPU message says after its first sentence."""
     _add_breakdown(fields, text)
-    ops = tuple(_listed(text, fields.get("memory_space") or "hbm"))
-    ops = ops or _single(fields, text)
+    _add_account(fields, text)
+    device = _DEVICE.search(text[:_SECTION_REACH])
+    if device and fields["phase"] == "run":
+        fields["device"] = device[1]
+        fields["memory_space"] = device[2].lower()
+    space = _SPACES.get(fields.pop("space", ""))
+    if space:
+        fields["memory_space"] = space
+    ops = tuple(_listed(text, fields.get("memory_space") or "hbm")) or _single(fields, text)
     if ops:
         fields["ops"] = tuple(sorted(ops, key=lambda op: -op.size_bytes))
 
 
 def _add_breakdown(fields: dict[str, Any], text: str) -> None:
     """Adds "Total hbm usage >= 22.25G: reserved 258.00M ... Program hbm requirement ..."."""
-    start = re.search(r"Total \w+ usage >= |Program \w+ requirement ", text)
+    start = re.search(r"Total \w{1,30} usage >= |Program \w{1,30} requirement ", text)
     if not start:
         return
-    for match in _SECTION.finditer(text, start.start()):
+    for match in _SECTION.finditer(text, start.start(), start.start() + _SECTION_REACH):
         if match["end"]:
             break
-        _add_section(fields, match)
-    utilization = _UTILIZATION.search(text)
+        if match["largest"]:
+            refine(fields, "largest_free_bytes", read_size(match["largest"]))
+        else:
+            _add_section(fields, match)
+    utilization = _UTILIZATION.search(text, start.start())
     if utilization:
         for name in ("unpadded", "padded"):
             if utilization[name]:
                 add_total(fields, f"HLO temp {name}", utilization[name])
-        add_size(fields, "fragmentation_bytes", utilization["lost"])
+        refine(fields, "fragmentation_bytes", read_size(utilization["lost"]))
 
 
 def _add_section(fields: dict[str, Any], match: re.Match[str]) -> None:
+    """Adds one line of the breakdown to the totals; the program's need, where no sentence has."""
     names = {
         "total": match[0].partition(" >= ")[0],
         "output": "Output size",
@@ -211,6 +255,21 @@ def _add_section(fields: dict[str, Any], match: re.Match[str]) -> None:
     }
     group = match.lastgroup or ""
     add_total(fields, names[group] or "", match[group])
+    stated = {"used_bytes", "requested_bytes"} & fields.keys()
+    if group in ("total", "requirement") and fields["phase"] == "compile" and not stated:
+        refine(fields, "used_bytes", read_size(match[group]))
+
+
+def _add_account(fields: dict[str, Any], text: str) -> None:
+    """Adds the table of 2020's runtime: "HBM capacity 8.00G: ... Program requirement: 3.95G"."""
+    capacity = _CAPACITY.search(text)
+    if not capacity:
+        return
+    refine(fields, "limit_bytes", read_size(capacity[1]))
+    for name, size in _ACCOUNT.findall(text, capacity.end(), capacity.end() + _SECTION_REACH):
+        add_total(fields, name, size)
+        if name == "Program requirement":
+            refine(fields, "requested_bytes", read_size(size))
 
 
 def _listed(text: str, memory_space: str) -> Iterator[PeakOp]:
