@@ -71,7 +71,7 @@ def _pool(message: OomMessage) -> list[str]:
 def _arguments_and_outputs(
     program: Program | None, summary: PeakSummary | None, message: OomMessage
 ) -> list[str]:
-    """When the compiler's figure is mostly arguments and outputs, or arguments alone are too much."""
+    """When the compiler's figure is mostly arguments and outputs, or arguments are too much."""
     if message.memory_space in _ON_CHIP:
         return []
     figures = breakdown(program, summary, message)

@@ -63,10 +63,15 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(kind: str, source: str, saves_bytes: int | None = None, platform: str = "tpu") -> Any:
+Build = Callable[[bool], Any]
+
+
+def case(
+    kind: str, source: str, saves_bytes: int | None = None, platform: str = "tpu"
+) -> Callable[[Build], Build]:
     """Enter a builder in CASES under its own name."""
 
-    def enter(build: Callable[[bool], Any]) -> Callable[[bool], Any]:
+    def enter(build: Build) -> Build:
         CASES.append(Case(build.__name__, kind, source, build, saves_bytes, platform))
         return build
 
@@ -74,7 +79,7 @@ def case(kind: str, source: str, saves_bytes: int | None = None, platform: str =
 
 
 @functools.lru_cache
-def devices(platform: str = "tpu") -> tuple[Any, ...]:
+def devices(platform: str) -> tuple[Any, ...]:
     """The devices of a topology that nobody has to own: four v5e chips, or one H100."""
     from jax.experimental import topologies
 
@@ -102,7 +107,7 @@ def on_one(fun: Callable[..., Any], *args: Any, platform: str = "tpu", **jit: An
 def mesh(*axes: str) -> Mesh:
     """The four chips as a mesh of one or two axes."""
     shape = (4,) if len(axes) == 1 else (2, 2)
-    return Mesh(np.array(devices()).reshape(shape), axes)
+    return Mesh(np.array(devices("tpu")).reshape(shape), axes)
 
 
 def sharded(where: NamedSharding, *shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
