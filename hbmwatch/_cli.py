@@ -21,7 +21,7 @@ from typing import Any
 import hbmwatch
 from hbmwatch import _render
 from hbmwatch._meaning import meaning
-from hbmwatch._records import Finding, OomMessage, OomReport, PeakSummary, ProfileError
+from hbmwatch._records import OomMessage, OomReport, PeakSummary, ProfileError
 from hbmwatch._terms import MEMORY_SPACES
 
 DONE, NOTHING_FOUND, UNUSABLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 3, 130, 141
@@ -237,29 +237,34 @@ def _peak(options: argparse.Namespace) -> int:
 
 def _peak_report(options: argparse.Namespace) -> OomReport:
     """The report of a program that need not have failed: its message is empty."""
-    from hbmwatch import _findings, _profile
+    from hbmwatch import _findings, _profile, _rollup
 
     loaded = _profile.load_program(
         options.logdir, module=options.module, memory_space=options.memory_space
     )
-    message = OomMessage("")
-    findings: tuple[Finding, ...] = ()
+    program, summary = loaded.program, dataclasses.replace(loaded.summary, top=options.top)
+    found: dict[str, Any] = {}
     missing: tuple[str, ...] = ()
     if options.memory_space == "hbm":
         try:
-            findings = _findings.find(loaded.program, loaded.summary, message)
+            named = zip(summary.ops, _rollup.roles(program, summary), strict=True)
+            ops = tuple(dataclasses.replace(op, role=role) for op, role in named)
+            summary = dataclasses.replace(summary, ops=ops)
+            found["rollup"] = _rollup.rollup(program, summary)
+            found["breakdown"] = _rollup.breakdown(program, summary, OomMessage(""))
+            found["findings"] = _findings.find(program, summary, OomMessage(""))
         except Exception as error:  # the peak is worth showing without them
             missing = (f"the findings: {type(error).__name__}: {error}",)
     several = f"the largest of {len(loaded.modules)} modules; --module shows another one"
     is_log_folder = (Path(options.logdir) / "plugins" / "profile").is_dir()
     return OomReport(
-        message,
-        dataclasses.replace(loaded.summary, top=options.top),
-        findings=findings,
+        OomMessage(""),
+        summary,
         notes=(several,) if options.module is None and len(loaded.modules) > 1 else (),
         missing=missing,
         logdir=options.logdir if is_log_folder else None,
         top=options.top,
+        **found,
     )
 
 

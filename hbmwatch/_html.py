@@ -20,18 +20,23 @@ if TYPE_CHECKING:
 
 _NOTEBOOK_BUFFERS = 2000
 _NOTEBOOK_HEIGHT = 760
+# Style sheet classes; roles that are never told apart in one program share one.
 _COLORS = {
     "parameters": "params",
     "optimizer state": "optimizer",
-    "arguments": "inputs",
+    "parameters or optimizer state": "optimizer",
+    "batch": "inputs",
+    "other arguments": "arguments",
+    "arguments": "arguments",
     "outputs": "outputs",
-    "residuals": "residuals",
+    "residuals saved for backward": "residuals",
+    "recomputed by jax.checkpoint": "recomputed",
     "gradients": "gradients",
-    "recomputed": "recomputed",
-    "communication": "communication",
-    "temporaries": "temporaries",
+    "backward temporaries": "backward",
+    "forward temporaries": "forward",
+    "collectives": "collectives",
+    "other temporaries": "temporaries",
     "constants": "constants",
-    "small buffers": "other",
 }
 
 
@@ -175,7 +180,7 @@ def _key(sizes: Mapping[str, int]) -> str:
     """What the colours stand for, and how much each is."""
     whole = sum(sizes.values())
     rows = "".join(
-        f'<li class="r-{_COLORS[role]}" title="{_e(ROLES[role])}"><span class="dot"></span>'
+        f'<li class="r-{_color(role)}" title="{_e(ROLES.get(role, ""))}"><span class="dot"></span>'
         f'{_e(role)} <b class="number">{format_size(size)}</b> '
         f'<span class="muted number">{100 * size / whole:.0f} %</span></li>'
         for role, size in sizes.items()
@@ -184,7 +189,7 @@ def _key(sizes: Mapping[str, int]) -> str:
 
 
 def _segment(role: str, at: int, size: int, whole: int) -> str:
-    kind = f"fill r-{_COLORS[role]}" if role else "rest"
+    kind = f"fill r-{_color(role)}" if role else "rest"
     what = f"{role or 'not at the peak, such as fragmentation'}: {format_size(size)}"
     return (
         f'<rect class="{kind}" x="{_percent(at, whole)}" width="{_percent(size, whole)}" '
@@ -222,10 +227,16 @@ def _ops(report: OomReport) -> tuple[PeakOp, ...]:
 
 def _by_role(ops: Iterable[PeakOp]) -> dict[str, int]:
     """Bytes of each role that occurs, in the order of roles."""
-    sizes = dict.fromkeys(ROLES, 0)
+    sizes: dict[str, int] = {}
     for op in ops:
-        sizes[role_of(op)] += op.size_bytes
-    return {role: size for role, size in sizes.items() if size}
+        role = role_of(op)
+        sizes[role] = sizes.get(role, 0) + op.size_bytes
+    order = {role: n for n, role in enumerate(ROLES)}
+    return dict(sorted(sizes.items(), key=lambda item: order.get(item[0], len(order))))
+
+
+def _color(role: str) -> str:
+    return _COLORS.get(role, "other")
 
 
 def _findings(findings: Sequence[Finding]) -> str:
@@ -304,8 +315,8 @@ def _chart_text(summary: PeakSummary, limit: int | None) -> str:
 
 def _legend(ops: Iterable[PeakOp]) -> str:
     chips = "".join(
-        f'<button type="button" class="chip r-{_COLORS[role]}" data-role="{n}" '
-        f'aria-pressed="true" title="{_e(ROLES[role])}"><span class="dot"></span>{_e(role)} '
+        f'<button type="button" class="chip r-{_color(role)}" data-role="{n}" aria-pressed="true" '
+        f'title="{_e(ROLES.get(role, ""))}"><span class="dot"></span>{_e(role)} '
         f'<span class="number">{format_size(size)}</span></button>'
         for n, (role, size) in enumerate(_by_role(ops).items())
     )
@@ -375,7 +386,7 @@ def _data(report: OomReport, most: int | None) -> dict[str, Any]:
         "limit": _limit(report),
         "peak": (summary.peak_position if summary is not None else None) or 0,
         "total": total,
-        "roles": [{"name": role, "color": _COLORS[role]} for role in roles],
+        "roles": [{"name": role, "color": _color(role)} for role in roles],
         "stacks": [[strings[_safe(frame)] for frame in stack] for stack in stacks],
         "strings": list(strings),
     }
@@ -420,7 +431,7 @@ def _rollup(rollup: Mapping[str, Mapping[str, int]]) -> str:
     paths = rollup.get("path")
     if not paths:
         return ""
-    return _section("paths", "By argument", f'<div class="card">{_bars(paths)}</div>')
+    return _section("paths", "By pytree path", f'<div class="card">{_bars(paths)}</div>')
 
 
 def _bars(sizes: Mapping[str, int]) -> str:

@@ -463,6 +463,7 @@
       life,
       cell("c-order right", formatCount(row.order + 1)),
     );
+    tr.cells[2].title = role.name;
     tr.cells[3].title = fullName(i);
     tr.setAttribute("aria-selected", String(row === state.active));
     tr.classList.toggle("active", row === state.active);

@@ -63,6 +63,8 @@ class PeakOp:
         stack: All frames, innermost first, as "/path/to/file.py:line".
         start: The program point at which the buffer comes to life; None: from the first on.
         end: The program point at which it is freed; None: it lives through the whole program.
+        role: What it is for, in the words of OomReport.rollup ("optimizer state", "residuals saved
+            for backward"); "" where the program was not looked at for it.
     """
 
     instruction: str
@@ -77,6 +79,7 @@ class PeakOp:
     stack: tuple[str, ...] = ()
     start: int | None = None
     end: int | None = None
+    role: str = ""
 
     @property
     def padding_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What a buffer is for, as far as its kind, its path and its op_name tell."""
+"""What a buffer is for: by what the program told, else as far as its path and op_name tell."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from hbmwatch._records import PeakOp
 
 ROLES: Mapping[str, str] = {
-    "parameters": "arguments whose path names parameters or weights",
-    "optimizer state": "arguments whose path names an optimizer's state",
-    "arguments": "other arguments",
+    "parameters": "arguments that are parameters or weights",
+    "optimizer state": "arguments that are an optimizer's state",
+    "parameters or optimizer state": "arguments that come back changed",
+    "batch": "arguments with the batch's dimension",
+    "other arguments": "arguments that do not come back",
+    "arguments": "arguments of which no more is known",
     "outputs": "results in memory of their own",
-    "residuals": "made by the forward pass (jvp), kept for the backward pass",
-    "gradients": "made by the backward pass (transpose)",
-    "recomputed": "made again by jax.checkpoint for the backward pass",
-    "communication": "made by collectives",
-    "temporaries": "other temporary buffers",
+    "residuals saved for backward": "made by the forward pass, kept for the backward pass",
+    "recomputed by jax.checkpoint": "made again for the backward pass",
+    "gradients": "made by the backward pass, in the shape of a parameter",
+    "backward temporaries": "made by the backward pass",
+    "forward temporaries": "made by the forward pass",
+    "collectives": "made by communication between devices",
+    "other temporaries": "temporary buffers of which no more is known",
     "constants": "constants of the program",
     "small buffers": "all buffers below 16 KiB",
 }
@@ -32,18 +37,18 @@ _OPTIMIZER = re.compile(
 _PARAMETERS = re.compile(
     r"param|weight|kernel|embedding|(^|[^a-z])(w|bias|scale|model|theta)([^a-z]|$)", re.IGNORECASE
 )
-_COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
+_COLLECTIVES = ("all-", "reduce-scatter", "collective-", "send", "recv")
 
 
 def role_of(op: PeakOp) -> str:
-    """The role of a buffer, one of ROLES."""
+    """The role of a buffer, one of ROLES unless the program told another one."""
+    if op.role:
+        return op.role
     if not op.instruction:
         return "small buffers"
     if op.kind == "parameter":
         return _argument(op.op_name)
-    if op.kind in ("output", "constant"):
-        return f"{op.kind}s"
-    return "temporaries" if op.kind == "thread-local" else _temporary(op)
+    return f"{op.kind}s" if op.kind in ("output", "constant") else _temporary(op)
 
 
 def _argument(path: str) -> str:
@@ -54,9 +59,9 @@ def _argument(path: str) -> str:
 
 def _temporary(op: PeakOp) -> str:
     if op.opcode.startswith(_COLLECTIVES):
-        return "communication"
+        return "collectives"
     if "rematted_computation" in op.op_name:
-        return "recomputed"
+        return "recomputed by jax.checkpoint"
     if "transpose(" in op.op_name:
-        return "gradients"
-    return "residuals" if "jvp(" in op.op_name else "temporaries"
+        return "backward temporaries"
+    return "forward temporaries" if "jvp(" in op.op_name else "other temporaries"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from hbmwatch._backward import saved_for_backward
 from hbmwatch._evidence import Argument, Evidence, cut
@@ -90,19 +90,33 @@ def rollup(program: Program, summary: PeakSummary) -> dict[str, dict[str, int]]:
     return {"role": _by_role(evidence), "path": _by_path(summary)}
 
 
-def _by_role(evidence: Evidence) -> dict[str, int]:
-    """Bytes by what buffers are for."""
+def roles(program: Program, summary: PeakSummary) -> tuple[str, ...]:
+    """What each buffer of the peak is for, in the order of summary.ops.
+
+    Args:
+        program: The program.
+        summary: Its peak in HBM.
+    """
+    return tuple(_roles(Evidence(program, summary, OomMessage(""), None)))
+
+
+def _roles(evidence: Evidence) -> Iterator[str]:
     arguments = {argument.path: argument for argument in evidence.arguments}
     saved = {live.op.instruction for live in saved_for_backward(evidence)}
     lives = {live.op.instruction: live for live in evidence.live}
     weights = {a.dims for a in evidence.arguments if a.number in evidence.state}
-    rows: dict[str, int] = {}
     for op in evidence.summary.ops:
         if op.kind == "parameter":
-            role = _argument_role(evidence, arguments.get(op.op_name))
+            yield _argument_role(evidence, arguments.get(op.op_name))
         else:
             live = lives.get(op.instruction)
-            role = _role(op, live, op.instruction in saved, weights)
+            yield _role(op, live, op.instruction in saved, weights)
+
+
+def _by_role(evidence: Evidence) -> dict[str, int]:
+    """Bytes by what buffers are for."""
+    rows: dict[str, int] = {}
+    for op, role in zip(evidence.summary.ops, _roles(evidence), strict=True):
         rows[role] = rows.get(role, 0) + op.size_bytes
     return _fold(rows)
 
