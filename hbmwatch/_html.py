@@ -386,7 +386,7 @@ def _data(report: OomReport, most: int | None) -> dict[str, Any]:
         "limit": _limit(report),
         "peak": (summary.peak_position if summary is not None else None) or 0,
         "total": total,
-        "roles": [{"name": role, "color": _color(role)} for role in roles],
+        "roles": [{"name": _safe(role), "color": _color(role)} for role in roles],
         "stacks": [[strings[_safe(frame)] for frame in stack] for stack in stacks],
         "strings": list(strings),
     }

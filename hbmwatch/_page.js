@@ -78,7 +78,7 @@
 
   const state = {
     rows: [], shown: [], sort: "size", ascending: false,
-    hidden: new Set(), words: "", active: null, hover: null, pinned: false,
+    hidden: new Set(), words: "", active: null, hover: null, pinned: false, keys: false,
   };
 
   function searchText(i) {
@@ -518,6 +518,13 @@
     inspect();
   }
 
+  /** Follow the pointer; while keys are used, not where only the page moves under it. */
+  function point(event, row) {
+    if (state.keys && !event.movementX && !event.movementY) return;
+    state.keys = false;
+    hover(row);
+  }
+
   function hover(row) {
     if (row === state.hover) return;
     state.hover = row;
@@ -564,6 +571,7 @@
     if (event.key === "Escape") { pin(false); return; }
     if (!(event.key in moves) || !state.shown.length) return;
     event.preventDefault();
+    state.keys = true;
     const at = state.shown.indexOf(state.active);
     activate(state.shown[Math.max(0, Math.min(state.shown.length - 1, at + moves[event.key]))]);
   }
@@ -592,10 +600,10 @@
     for (const chip of document.querySelectorAll(".chip")) {
       chip.addEventListener("click", () => toggleRole(chip));
     }
-    body.addEventListener("mouseover", (event) => hover(rowAt(event)));
+    body.addEventListener("mousemove", (event) => point(event, rowAt(event)));
     body.addEventListener("mouseleave", () => hover(null));
     body.addEventListener("click", (event) => { const row = rowAt(event); if (row) activate(row); });
-    $("map").addEventListener("mouseover", (event) => hover(tileAt(event)));
+    $("map").addEventListener("mousemove", (event) => point(event, tileAt(event)));
     $("map").addEventListener("mouseleave", () => hover(null));
     $("map").addEventListener("click", (event) => {
       const row = tileAt(event);
