@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _WIDTH = 99
 _SHOWN_FINDINGS = 4
+_DETAILED_FINDINGS = 2
 _SHOWN_SENTENCES = 4
 _SPACES = {"hbm": "HBM", "vmem": "VMEM", "smem": "SMEM", "cmem": "CMEM", "host": "host memory"}
 _KINDS = {"parameter": "argument"}
@@ -45,8 +45,8 @@ _LAYOUT = re.compile(r"\{[^{}]*\}")
 
 def clean(text: str, width: int = _WIDTH) -> str:
     """Foreign text made harmless and short: no control, escape or bidirectional characters."""
-    shown = "".join(c if unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}"
-                    for c in text[: 4 * width])
+    cut = text if len(text) <= 2 * width else text[:width] + text[-width:]
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cut)
     if len(shown) <= width:
         return shown
     head = (width - 1) // 3
@@ -77,7 +77,7 @@ def _space(message: OomMessage) -> str:
         return "memory"
     if message.platform == "gpu" and message.memory_space in (None, "hbm"):
         return "device memory"
-    return _SPACES.get(message.memory_space or "hbm", str(message.memory_space))
+    return _SPACES.get(message.memory_space or "hbm", clean(str(message.memory_space), 20))
 
 
 def _figures(message: OomMessage, device: DeviceMemory | None) -> str:
@@ -127,7 +127,8 @@ def report_text(report: OomReport) -> str:
     lines += _sentences("note", report.notes)
     lines += _sentences("not known", report.missing)
     if report.logdir is not None and report.summary is not None:
-        lines += _wrapped(f"profile: xprof --logdir={clean(report.logdir, 200)} --port=6006")
+        command = f"profile: xprof --logdir={clean(report.logdir, 200)} --port=6006"
+        lines += _wrapped(command, whole_words=True)
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
     lines += _wrapped(clean(_versions(report), 300))
     lines += _links(report.message)
@@ -153,7 +154,7 @@ def _program_lines(report: OomReport, summary: PeakSummary) -> list[str]:
     named = [f"{_where(op, count > 1)[0]} {_shape(op)}" for count, op in arguments[:3]]
     more = sum(count for count, _ in arguments[3:])
     named += [f"{more} more"] if more else []
-    lines = [f"{head}{_point(summary)}:", f"    {_by_kind(summary)}"]
+    lines = [f"{head}{_point(summary)}:", *_wrapped(_by_kind(summary), indent=4, hang=0)]
     lines += _wrapped(clean(f"arguments: {', '.join(named)}", 2 * _WIDTH)) if arguments else []
     space = "" if summary.memory_space == "hbm" else f" in {summary.memory_space}"
     return [*lines, f"  largest buffers at the peak{space}", *_buffer_rows(summary, report.top)]
@@ -231,6 +232,8 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
         saves = finding.saves_bytes
         freed = f" (frees up to {format_size(saves)})" if saves else ""
         lines += _wrapped(f"{number}. {clean(finding.title, 2 * _WIDTH)}{freed}", indent=4)
+        if number > _DETAILED_FINDINGS:
+            continue
         lines += _wrapped(_ended(clean(finding.evidence, 3 * _WIDTH)), indent=7, hang=0)
         lines += _wrapped(_ended(clean(finding.remedy, 3 * _WIDTH)), indent=7, hang=0)
     return lines
@@ -248,8 +251,8 @@ def _ended(text: str) -> str:
     return text if not text or text[-1] in ".!?" else f"{text}."
 
 
-def _wrapped(text: str, indent: int = 2, hang: int = 3) -> list[str]:
-    """Text broken at spaces; what has none stays whole, so that a path can be copied."""
+def _wrapped(text: str, indent: int = 2, hang: int = 3, whole_words: bool = False) -> list[str]:
+    """Text broken at spaces; with `whole_words` only there, so that a path can be copied."""
     import textwrap
 
     return textwrap.wrap(
@@ -257,7 +260,7 @@ def _wrapped(text: str, indent: int = 2, hang: int = 3) -> list[str]:
         _WIDTH,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + hang),
-        break_long_words=False,
+        break_long_words=not whole_words,
         break_on_hyphens=False,
     )
 

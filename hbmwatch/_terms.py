@@ -21,7 +21,9 @@ MEMORY_SPACES: Mapping[str, int] = {
 SMALL_BYTES = 16 * 1024
 MODULE_NAME = re.compile(r"(?P<module>.*)\((?P<id>-?\d+)\)(?P<copy> #\d+)?", re.DOTALL)
 _LIBRARY = re.compile(
-    r"/(site|dist)-packages/|/lib/python3(\.\d+)?/|/jax/_src/|/jaxlib/|^<", re.IGNORECASE
+    r"/(site|dist)-packages/|/lib/python3(\.\d+)?/|/jax/_src/|/jaxlib/|^<"
+    r"|/hbmwatch/_(?!demo)\w+\.py:",  # the watch is on the stack of what it calls
+    re.IGNORECASE,
 )
 
 
