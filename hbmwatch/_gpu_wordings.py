@@ -32,7 +32,7 @@ _POOL_WORDINGS = (
         "(?>"
         + optional(" <requested_bytes>", " with allocator <allocator>", " on device <device>")
         # A warning of the convolution autotuner, which goes on without the algorithm.
-        + r")(?!\.? Convolution performance may be suboptimal)",
+        + r")(?!\.? ?Convolution performance may be suboptimal)",
     ),
     Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", role="part"),
     Wording("gpu-stats", _POOL, "BufferAssignment stats: ", role="part"),
@@ -108,6 +108,21 @@ _DRIVER_WORDINGS = (
         r"<about_requested_bytes> \(<requested_bytes>\) from device" + _CAUSE,
         "attempt",
         needle=" from device",
+    ),
+    Wording(
+        "gpu-unified",
+        _DRIVER,
+        "ailed to alloc ",
+        "<requested_bytes> unified memory(?:; result: CUDA_ERROR_OUT_OF_MEMORY)?",
+        "attempt",
+        needle=" unified memory",
+    ),
+    Wording(
+        "gpu-unified-memory",
+        _DRIVER,
+        "ailed to allocate ",
+        r"<about_requested_bytes> \(<requested_bytes>\) of unified memory",
+        needle=" of unified memory",
     ),
     Wording(
         "gpu-graph",
@@ -189,8 +204,16 @@ _DRIVER_WORDINGS = (
     Wording(
         "gpu-cufft-plan",
         _DRIVER,
-        " cuFFT batched plan",
-        r"(?::2(?!\d)| with scratch allocator)",
+        "ailed to create cuFFT batched plan",
+        # 2 is CUFFT_ALLOC_FAILED. A RET_CHECK's text does not say why there is no plan.
+        r"(?::2(?!\d)|(?<!nullptr Failed to create cuFFT batched plan) with scratch allocator)",
+        "log",
+    ),
+    Wording(
+        "gpu-cufft-make",
+        _DRIVER,
+        "ailed to make cuFFT batched plan:2",
+        r"(?!\d)",
         "log",
     ),
     Wording("gpu-cufft-area", _DRIVER, "ailed to allocate work area", role="log"),
@@ -227,13 +250,6 @@ _HOST_WORDINGS = (
         "ailed to allocate ",
         r"<about_requested_bytes> \(<requested_bytes>\) of (?:pinned )?host memory",
         needle="host memory",
-    ),
-    Wording(
-        "host-unified",
-        _DRIVER,
-        "ailed to allocate ",
-        r"<about_requested_bytes> \(<requested_bytes>\) of unified memory",
-        needle=" of unified memory",
     ),
     Wording(
         "host-staging",
@@ -293,14 +309,14 @@ WORDINGS = (
     *_SHARED_WORDINGS,
 )
 
-_TOTAL = re.compile(
+_TOTAL = (
     r"((?:parameter|constant|maybe_live_out|preallocated temp|total)"
     rf" (?:allocation|fragmentation)): +({SIZE})"
 )
 _TOTALS_REACH = 2000
-_ENTRY = re.compile(rf"Buffer \d{{1,4}}: Size: ({SIZE})")
-_FIELD = re.compile(r"(Operator|XLA Label|Shape|Entry Parameter Subshape): ")
-_ATTRIBUTE = re.compile(r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})')
+_ENTRY = rf"Buffer \d{{1,4}}: Size: ({SIZE})"
+_FIELD = r"(Operator|XLA Label|Shape|Entry Parameter Subshape): "
+_ATTRIBUTE = r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})'
 
 
 def add_details(fields: dict[str, Any], text: str) -> None:
@@ -310,7 +326,7 @@ def add_details(fields: dict[str, Any], text: str) -> None:
     block = text.find("BufferAssignment stats: ")
     if block < 0:
         return
-    for name, size in _TOTAL.findall(text, block, block + _TOTALS_REACH):
+    for name, size in re.findall(_TOTAL, text[block:][:_TOTALS_REACH]):
         add_total(fields, name, size)
         if name == "total allocation":
             refine(fields, "used_bytes", read_size(size))
@@ -324,9 +340,9 @@ def add_details(fields: dict[str, Any], text: str) -> None:
 
 def _listed(text: str) -> Iterator[PeakOp]:
     """The peak buffers: "Buffer 1: Size: 6.00MiB Operator: ... XLA Label: fusion Shape: ..."."""
-    starts = list(_ENTRY.finditer(text))
+    starts = list(re.finditer(_ENTRY, text))
     for start, end in zip(starts, [m.start() for m in starts[1:]] + [len(text)]):
-        parts = _FIELD.split(text[start.end() : end].partition(" =====")[0])[1:]
+        parts = re.split(_FIELD, text[start.end() : end].partition(" =====")[0])[1:]
         entry = {name: value.strip() for name, value in zip(parts[::2], parts[1::2])}
         size = read_size(start[1])
         if size:
@@ -334,7 +350,7 @@ def _listed(text: str) -> Iterator[PeakOp]:
 
 
 def _op(entry: dict[str, str], size_bytes: int) -> PeakOp:
-    attributes = _ATTRIBUTE.finditer(entry.get("Operator", ""))
+    attributes = re.finditer(_ATTRIBUTE, entry.get("Operator", ""))
     operator = {match[1] or "line": match[2] or match[3] for match in attributes}
     path, line = operator.get("source_file") or "", operator.get("line")
     frame = f"{path}:{line}" if path and line else path

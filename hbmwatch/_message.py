@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hbmwatch import _gpu_wordings, _tpu_wordings
 from hbmwatch._records import OomMessage
 from hbmwatch._sizes import Size
+from hbmwatch._unwrap import flat, unwrapped
 from hbmwatch._wording import Wording, read_figures, refine
 
 WORDINGS: tuple[Wording, ...] = (*_tpu_wordings.WORDINGS, *_gpu_wordings.WORDINGS)
@@ -23,6 +24,7 @@ _REACH = 1 << 20
 # More of the same text stands at most this far behind; what an error quotes stands near to it.
 _FAR = 1 << 16
 _NEAR = 2000
+_SHORT = 1 << 16
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -58,10 +60,8 @@ def parse_oom(text: str) -> OomMessage | None:
         text: An exception's text, a traceback or a log, as raw or as wrapped as it comes. It is
             returned unchanged as the message's text.
     """
-    flat = _flat(_unwrapped(text))
-    for group in _groups(flat):
-        return _message(text, flat, group)
-    return None
+    _, flat_text, groups = _read(text)
+    return _message(text, flat_text, groups[0]) if groups else None
 
 
 def parse_ooms(text: str) -> tuple[OomMessage, ...]:
@@ -70,123 +70,77 @@ def parse_ooms(text: str) -> tuple[OomMessage, ...]:
     The text of each message is the text itself where there is one, else the stretch that it was
     read from, unwrapped: without colours, and without what a log puts before each line.
     """
-    unwrapped = _unwrapped(text)
-    flat = _flat(unwrapped)
-    groups = list(_groups(flat))
+    plain, flat_text, groups = _read(text)
     if len(groups) == 1:
-        return (_message(text, flat, groups[0]),)
-    return tuple(
-        _message(stretch, flat, group)
-        for stretch, group in zip(_stretches(unwrapped, flat, groups), groups)
-    )
+        return (_message(text, flat_text, groups[0]),)
+    stretches = _stretches(plain, flat_text, groups)
+    return tuple(_message(own, flat_text, group) for own, group in zip(stretches, groups))
 
 
-_COLOUR = re.compile(
-    r"(?:\x1b|(?<!\\)\\{1,16}+(?:x1b|u001b|033)|\^\[)\[[0-9;?]{0,20}[A-Za-z]"
-)
-_LOST_COLOUR = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m")
-_NEWLINE = re.compile(r"(?<!\\)\\{1,16}+(?:r\\{1,16}+)?[nr]")
-_TAB = re.compile(r"(?<!\\)\\{1,16}+t")
-_QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
-_PREFIX = re.compile(
-    r"""\n(?:[ \t]*+(?:
-    \[[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
-    |\((?:[\w.-]{1,60}[ ])?(?:pid|ip|rank|worker|process|task|actor)\b[^()\n]{0,120}\)
-    |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?(?=\s)
-    |(?:\d\d-\d\d[ ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?:?(?=\s)
-    |[IWEF](?:\d{4}|\d{8})[ ]\d\d:\d\d:\d\d\.\d{1,9}[ ]+\d{1,20}[ ][\w./+-]{1,300}:\d{1,6}\]
-    |[IWEF][ ]{1,8}(?:\d{1,20}[ ])?[\w./+-]{1,300}:\d{1,6}\]
-    |(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]{1,80})?(?::|[ ]-|[ ]\||(?=[ ]))
-    |\d{1,6}:(?=[ ])
-    |[\w.-]{1,80}[ ]{0,20}\|(?=[ ])
-    |[>│┃|](?=[ ])
-    |E(?=[ ]{2})
-    ))++""",
-    re.VERBOSE,
-)
-_BOX_END = re.compile(r"[ \t]*[│┃][ \t]*(?=\n|$)")
+def _read(text: str) -> tuple[str, str, list[_Group]]:
+    """The text unwrapped, the same made flat, and what is about one OOM each in it."""
+    plain = unwrapped(text)
+    flat_text = flat(plain)
+    groups = list(_groups(flat_text))
+    if not groups and len(plain) < _SHORT:
+        # A terminal breaks lines within words too.
+        joined = plain.replace("\n", "")
+        flat_joined = flat(joined)
+        return joined, flat_joined, list(_groups(flat_joined))
+    return plain, flat_text, groups
 
 
-def _unwrapped(text: str) -> str:
-    """The text without colours, literal escapes, quoted payloads and prefixes of lines."""
-    text = _without_payloads(text)
-    if "[" in text:
-        text = _COLOUR.sub("", text)
-        if "[0m" in text:
-            text = _LOST_COLOUR.sub("", text)
-    if "\\" in text:
-        text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
-    if "│" in text or "┃" in text:
-        text = _BOX_END.sub("", text)
-    return _PREFIX.sub("\n", "\n" + text)[1:]
-
-
-def _without_payloads(text: str) -> str:
-    """Leaves out payloads that quote the message: [type.googleapis.com/...='\\x08...']."""
-    kept = []
-    start = 0
-    while (opened := text.find("[type.googleapis.com/", start)) >= 0:
-        kept.append(text[start:opened])
-        closed = text.find("']", opened)
-        start = closed + 2 if closed >= 0 else len(text)
-    return "".join(kept) + text[start:] if kept else text
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _stretches(unwrapped: str, flat: str, groups: list[_Group]) -> list[str]:
+def _stretches(plain: str, flat_text: str, groups: list[_Group]) -> list[str]:
     """The lines of the unwrapped text for each group; it has the words of the flat text."""
     edges = []
     position = words = 0
     for group in groups:
-        words += flat.count(" ", position, group.start)
+        words += flat_text.count(" ", position, group.start)
         position = group.start
-        edges.append((words, words + flat[group.start : group.end].rstrip().count(" ")))
+        edges.append((words, words + flat_text[group.start : group.end].rstrip().count(" ")))
     needed = {word for edge in edges for word in edge}
-    found = enumerate(re.finditer(r"\S+", unwrapped))
+    found = enumerate(re.finditer(r"\S+", plain))
     spans = {word: match.span() for word, match in found if word in needed}
     stretches, end = [], 0
     for first, last in edges:
-        start = max(end, unwrapped.rfind("\n", 0, spans[first][0]) + 1)
+        start = max(end, plain.rfind("\n", 0, spans[first][0]) + 1)
         end = spans[last][1]
-        stretches.append(unwrapped[start:end].strip())
+        stretches.append(plain[start:end].strip())
     return stretches
 
 
-def _groups(flat: str) -> Iterator[_Group]:
+def _groups(flat_text: str) -> Iterator[_Group]:
     """The statements that belong to one OOM each, with the stretch that they are read from."""
     group: list[_Statement] = []
     behind = said = 0
-    for statement in _statements(flat):
-        if group and _belongs(flat, statement, group, said):
+    for statement in _statements(flat_text):
+        if group and _belongs(flat_text, statement, group, said):
             if statement.row not in {other.row for other in group}:
                 group.append(statement)
         elif statement.wording.role == "detail":
             continue
         else:
             if group:
-                yield _Group(group, behind, _end(flat, said, statement.start))
+                yield _Group(group, behind, _end(flat_text, said, statement.start))
             behind, group = said, [statement]
         said = statement.end
     if group:
-        yield _Group(group, behind, _end(flat, said, len(flat)))
+        yield _Group(group, behind, _end(flat_text, said, len(flat_text)))
 
 
-def _end(flat: str, said: int, limit: int) -> int:
+def _end(flat_text: str, said: int, limit: int) -> int:
     """Where the text of an OOM ends at the latest, when its last statement ends at said."""
     limit = min(limit, said + _REACH)
-    traceback = flat.find(_TRACEBACK, said, limit)
+    traceback = flat_text.find(_TRACEBACK, said, limit)
     return limit if traceback < 0 else traceback
 
 
-def _statements(flat: str) -> list[_Statement]:
+def _statements(flat_text: str) -> list[_Statement]:
     """All wordings in the text, in order; of those that overlap, the table's first."""
     found = sorted(
         (match.start(), row, match)
         for row, wording in enumerate(WORDINGS)
-        for match in wording.matches(flat)
+        for match in wording.matches(flat_text)
     )
     kept: list[_Statement] = []
     for start, row, match in found:
@@ -197,7 +151,7 @@ def _statements(flat: str) -> list[_Statement]:
     return kept
 
 
-def _belongs(flat: str, statement: _Statement, group: list[_Statement], said: int) -> bool:
+def _belongs(flat_text: str, statement: _Statement, group: list[_Statement], said: int) -> bool:
     """Whether a statement says more about the OOM of a group, whose last one ends at said."""
     role, gap = statement.wording.role, statement.start - said
     platforms = {other.wording.says.platform for other in group}
@@ -208,7 +162,7 @@ def _belongs(flat: str, statement: _Statement, group: list[_Statement], said: in
         return gap < _NEAR
     if role in _ERRORS and roles & {"log", "attempt"} and roles <= {"log", "attempt", "echo"}:
         return role == "attempt" or roles == {"attempt"} or _agree(statement, group)
-    between = flat[said : statement.start]
+    between = flat_text[said : statement.start]
     if role in ("failure", "code", "log", "attempt") or _TRACEBACK in between:
         return _again(statement, group, between)
     if role == "echo":
@@ -237,14 +191,14 @@ def _agree(statement: _Statement, group: list[_Statement]) -> bool:
     return True
 
 
-_CODE = re.compile(r"(E\d{4}): [A-Z]\w{1,80}: ?$")
-_LINK = re.compile(r"openxla\.org/xla/errors/error_(\d{4})(?!\d)")
-_LOADING = re.compile(r"Error loading program '([^']{1,500})'")
-_MODULE = re.compile(r"HLO module: ([\w.<>-]{0,500}\w)|\[executable_name='([^']{1,500})'\]")
-_REPLICA = re.compile(r"while running replica (\d{1,9}) and partition (\d{1,9})")
+_CODE = r"(E\d{4}): [A-Z]\w{1,80}: ?$"
+_LINK = r"openxla\.org/xla/errors/error_(\d{4})(?!\d)"
+_LOADING = r"Error loading program '([^']{1,500})'"
+_MODULE = r"HLO module: ([\w.<>-]{0,500}\w)|\[executable_name='([^']{1,500})'\]"
+_REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
 
 
-def _message(text: str, flat: str, group: _Group) -> OomMessage:
+def _message(text: str, flat_text: str, group: _Group) -> OomMessage:
     """The OOM that a group of statements makes; the error itself counts first, then its order."""
     fields: dict[str, Any] = {"totals": {}, "resolution_bytes": {}}
     for statement in sorted(group.statements, key=lambda one: _WEIGHT[one.wording.role]):
@@ -252,11 +206,12 @@ def _message(text: str, flat: str, group: _Group) -> OomMessage:
             _merge(fields, read_figures(statement.match))
             says = statement.wording.says
             _merge(fields, {name: value for name in _SAID if (value := getattr(says, name))})
-    stretch = flat[group.start : group.end]
+    stretch = flat_text[group.start : group.end]
     details = _DETAILS.get(fields.get("platform", ""))
     if details:
         details(fields, stretch)
-    _add_surroundings(fields, flat[max(group.behind, group.start - _NEAR) : group.start], stretch)
+    before = flat_text[max(group.behind, group.start - _NEAR) : group.start]
+    _add_surroundings(fields, before, stretch)
     return OomMessage(text, **fields)
 
 
@@ -288,14 +243,15 @@ def _merge(fields: dict[str, Any], more: dict[str, Any]) -> None:
 
 def _add_surroundings(fields: dict[str, Any], before: str, stretch: str) -> None:
     """Adds the error's code, the module and the replica, which many wordings share."""
-    code = _CODE.search(before[-100:])
-    link = _LINK.search(stretch)
+    code = re.search(_CODE, before[-100:])
+    link = re.search(_LINK, stretch)
     if code or link:
         fields.setdefault("code", code[1] if code else f"E{link[1]}" if link else None)
-    module = _LOADING.search(before[-600:]) or _LOADING.search(stretch) or _MODULE.search(stretch)
+    loading = re.search(_LOADING, before[-600:]) or re.search(_LOADING, stretch)
+    module = loading or re.search(_MODULE, stretch)
     if module:
         fields.setdefault("module", module[1] or module[2])
-    replica = _REPLICA.search(stretch)
+    replica = re.search(_REPLICA, stretch)
     if replica:
         fields.setdefault("replica", int(replica[1]))
         fields.setdefault("partition", int(replica[2]))

@@ -174,12 +174,13 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
     ("output", "output"),
 )
 _SPACES = {"0": "smem", "201": "tilespmem", "202": "spmem", "203": "hbm", "204": "sflag"}
-_FIELD = re.compile(
+# Expressions are left to re to compile and keep: most texts need none of these.
+_FIELD = (
     r"(Size|Operator|Shape|Unpadded size|Extra memory due to padding|XLA label|Tag"
     r"|Allocation type): "
 )
-_ENTRY = re.compile(r"(?<!\S)\d{1,4}\. Size: ")
-_SECTION = re.compile(
+_ENTRY = r"(?<!\S)\d{1,4}\. Size: "
+_SECTION = (
     rf"Total \w{{1,30}} usage >= (?P<total>{SIZE})"
     rf"|Output size (?P<output>{SIZE})"
     rf"|shares (?P<shared>{SIZE}) with arguments"
@@ -189,21 +190,21 @@ _SECTION = re.compile(
     rf"| \([^()]{{1,80}}\))? (?P<size>{SIZE})"
     r"|(?P<end>Largest program allocations)"
 )
-_ACCOUNT = re.compile(
+_ACCOUNT = (
     rf"([A-Z][\w-]{{1,40}}(?: [\w-]{{1,40}}){{1,3}}): {SIZE} \( ?({COUNT}) bytes\)"
 )
-_CAPACITY = re.compile(rf"HBM capacity ({SIZE}):")
-_DEVICE = re.compile(r"\((\d{1,4}x\d{1,4}x\d{1,4}_([A-Z]{1,10})\d{1,3})\)")
+_CAPACITY = rf"HBM capacity ({SIZE}):"
+_DEVICE = r"\((\d{1,4}x\d{1,4}x\d{1,4}_([A-Z]{1,10})\d{1,3})\)"
 _SECTION_REACH = 4000
-_UTILIZATION = re.compile(
+_UTILIZATION = (
     rf"HLO temp +{SIZE} \([^()]{{0,80}}?(?:Unpadded \((?P<unpadded>{SIZE})\)"
     rf"(?: Padded \((?P<padded>{SIZE})\))?)?[^()]{{0,40}}?fragmentation \((?P<lost>{SIZE})\)"
 )
-_ATTRIBUTE = re.compile(r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})')
-_LABEL = re.compile(r"%?([\w.-]+) = ")
-_OPCODE = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)\(")
-_STACK_OP = re.compile(r"while allocating on stack for (%[\w.-]+ = )")
-_BUFFER = re.compile(
+_ATTRIBUTE = r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})'
+_LABEL = r"%?([\w.-]+) = "
+_OPCODE = r"(?:^|\s)([a-z][a-z0-9-]*)\("
+_STACK_OP = r"while allocating on stack for (%[\w.-]+ = )"
+_BUFFER = (
     r"\[shape = '([^']{0,2000})',[^'\[\]]{0,400}tag = 'output of ([\w.-]+)@\{([\d,]*)\}'"
 )
 
@@ -212,7 +213,7 @@ def add_details(fields: dict[str, Any], text: str) -> None:
     """Adds what a flat XLA:TPU message says after its first sentence."""
     _add_breakdown(fields, text)
     _add_account(fields, text)
-    device = _DEVICE.search(text[:_SECTION_REACH])
+    device = re.search(_DEVICE, text[:_SECTION_REACH])
     if device and fields["phase"] == "run":
         fields["device"] = device[1]
         fields["memory_space"] = device[2].lower()
@@ -229,14 +230,14 @@ def _add_breakdown(fields: dict[str, Any], text: str) -> None:
     start = re.search(r"Total \w{1,30} usage >= |Program \w{1,30} requirement ", text)
     if not start:
         return
-    for match in _SECTION.finditer(text, start.start(), start.start() + _SECTION_REACH):
+    for match in re.finditer(_SECTION, text[start.start() :][:_SECTION_REACH]):
         if match["end"]:
             break
         if match["largest"]:
             refine(fields, "largest_free_bytes", read_size(match["largest"]))
         else:
             _add_section(fields, match)
-    utilization = _UTILIZATION.search(text, start.start())
+    utilization = re.search(_UTILIZATION, text[start.start() :])
     if utilization:
         for name in ("unpadded", "padded"):
             if utilization[name]:
@@ -262,11 +263,11 @@ def _add_section(fields: dict[str, Any], match: re.Match[str]) -> None:
 
 def _add_account(fields: dict[str, Any], text: str) -> None:
     """Adds the table of 2020's runtime: "HBM capacity 8.00G: ... Program requirement: 3.95G"."""
-    capacity = _CAPACITY.search(text)
+    capacity = re.search(_CAPACITY, text)
     if not capacity:
         return
     refine(fields, "limit_bytes", read_size(capacity[1]))
-    for name, size in _ACCOUNT.findall(text, capacity.end(), capacity.end() + _SECTION_REACH):
+    for name, size in re.findall(_ACCOUNT, text[capacity.end() :][:_SECTION_REACH]):
         add_total(fields, name, size)
         if name == "Program requirement":
             refine(fields, "requested_bytes", read_size(size))
@@ -274,9 +275,9 @@ def _add_account(fields: dict[str, Any], text: str) -> None:
 
 def _listed(text: str, memory_space: str) -> Iterator[PeakOp]:
     """The numbered largest allocations: "1. Size: 4.00G Operator: op_name=... Shape: ..."."""
-    starts = [match.start() for match in _ENTRY.finditer(text)]
+    starts = [match.start() for match in re.finditer(_ENTRY, text)]
     for start, end in zip(starts, starts[1:] + [len(text)]):
-        parts = _FIELD.split(text[start:end].partition(" =====")[0])[1:]
+        parts = re.split(_FIELD, text[start:end].partition(" =====")[0])[1:]
         entry = {name: value.strip() for name, value in zip(parts[::2], parts[1::2])}
         size = read_size(entry["Size"].partition(" ")[0])
         if size:
@@ -285,10 +286,10 @@ def _listed(text: str, memory_space: str) -> Iterator[PeakOp]:
 
 def _op(entry: dict[str, str], size_bytes: int, memory_space: str) -> PeakOp:
     label = entry.get("XLA label", "")
-    name = _LABEL.match(label)
-    opcode = _OPCODE.search(label[name.end() :]) if name else None
+    name = re.match(_LABEL, label)
+    opcode = re.search(_OPCODE, label[name.end() :]) if name else None
     kind = entry.get("Allocation type", "")
-    attributes = _ATTRIBUTE.finditer(entry.get("Operator", ""))
+    attributes = re.finditer(_ATTRIBUTE, entry.get("Operator", ""))
     operator = {match[1] or "line": match[2] or match[3] for match in attributes}
     frame = _frame(operator)
     return PeakOp(
@@ -325,11 +326,11 @@ def _single(fields: dict[str, Any], text: str) -> tuple[PeakOp, ...]:
     space = fields.get("memory_space") or "hbm"
     if requested is None:
         return ()
-    buffer = _BUFFER.search(text)
+    buffer = re.search(_BUFFER, text)
     if buffer:
         index = f"{{{buffer[3]}}}" if buffer[3] else ""
         return (PeakOp(buffer[2] + index, "", "", buffer[1], requested, requested, "", space),)
-    stack = _STACK_OP.search(text)
+    stack = re.search(_STACK_OP, text)
     if stack:
         label = text[stack.start(1) :].partition(" Scoped allocation with size")[0]
         shape = label[len(stack[1]) :].partition(" ")[0]

@@ -1,0 +1,67 @@
+"""What logs, terminals and quotes put around a text, and how it is taken off again.
+
+Everything here takes time in proportion to the text, whatever the text is.
+"""
+
+from __future__ import annotations
+
+import re
+
+_COLOUR = re.compile(
+    r"(?:\x1b|(?<!\\)\\{1,16}+(?:x1b|u001b|033)|\^\[)\[[0-9;?]{0,20}[A-Za-z]"
+)
+_LOST_COLOUR = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m")
+_NEWLINE = re.compile(r"(?<!\\)\\{1,16}+(?:r\\{1,16}+)?[nr]")
+_TAB = re.compile(r"(?<!\\)\\{1,16}+t")
+_QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
+_PREFIX = re.compile(
+    r"""\n(?:[ \t]*+(?:
+    \[[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
+    |\((?:[\w.-]{1,60}[ ])?(?:pid|ip|rank|worker|process|task|actor)\b[^()\n]{0,120}\)
+    |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?(?=\s)
+    |(?:\d\d-\d\d[ ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?:?(?=\s)
+    |[IWEF](?:\d{4}|\d{8})[ ]\d\d:\d\d:\d\d\.\d{1,9}[ ]+\d{1,20}[ ][\w./+-]{1,300}:\d{1,6}\]
+    |[IWEF][ ]{1,8}(?:\d{1,20}[ ])?[\w./+-]{1,300}:\d{1,6}\]
+    |(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]{1,80})?(?::|[ ]-|[ ]\||(?=[ ]))
+    |\d{1,6}:(?=[ ])
+    |[\w.-]{1,80}[ ]{0,20}\|(?=[ ])
+    |[>│┃|](?=[ ])
+    |E(?=[ ]{2})
+    ))++""",
+    re.VERBOSE,
+)
+_ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " ", "&amp;": "&"}
+_BOX_END = re.compile(r"[ \t]*[│┃][ \t]*(?=\n|$)")
+
+
+def unwrapped(text: str) -> str:
+    """The text without colours, literal escapes, quoted payloads and prefixes of lines."""
+    text = _without_payloads(text)
+    if "[" in text:
+        text = _COLOUR.sub("", text)
+        if "[0m" in text:
+            text = _LOST_COLOUR.sub("", text)
+    if "\\" in text:
+        text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
+    if "&" in text:
+        for entity, character in _ENTITIES.items():
+            text = text.replace(entity, character)
+    if "│" in text or "┃" in text:
+        text = _BOX_END.sub("", text)
+    return _PREFIX.sub("\n", "\n" + text)[1:]
+
+
+def _without_payloads(text: str) -> str:
+    """Leaves out payloads that quote the message: [type.googleapis.com/...='\\x08...']."""
+    kept = []
+    start = 0
+    while (opened := text.find("[type.googleapis.com/", start)) >= 0:
+        kept.append(text[start:opened])
+        closed = text.find("']", opened)
+        start = closed + 2 if closed >= 0 else len(text)
+    return "".join(kept) + text[start:] if kept else text
+
+
+def flat(text: str) -> str:
+    """The text with one space for every run of white space."""
+    return " ".join(text.split())
