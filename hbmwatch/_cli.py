@@ -335,12 +335,18 @@ def _progress(what: str) -> Iterator[None]:
         yield
         return
     line = f"hbmwatch: {what} ..."
-    say = threading.Timer(_SLOW_S, lambda: print(line, end="", file=sys.stderr, flush=True))
-    say.start()
+    said = threading.Event()
+
+    def say() -> None:
+        print(line, end="", file=sys.stderr, flush=True)
+        said.set()
+
+    timer = threading.Timer(_SLOW_S, say)
+    timer.start()
     try:
         yield
     finally:
-        say.cancel()
-        say.join()
-        if say.finished.is_set():
+        timer.cancel()
+        timer.join()
+        if said.is_set():
             print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)

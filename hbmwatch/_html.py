@@ -171,8 +171,8 @@ def _budget(report: OomReport) -> str:
     bars += _limit_marks(limit, total, whole) if limit is not None else []
     label = ", ".join(f"{role} {format_size(size)}" for role, size in sizes.items())
     return (
-        f'<div class="budget"><svg role="img" aria-label="{_e(label)}">{"".join(bars)}</svg></div>'
-        f"{_key(sizes)}"
+        f'<div class="budget{" limited" if limit is not None else ""}">'
+        f'<svg role="img" aria-label="{_e(label)}">{"".join(bars)}</svg></div>{_key(sizes)}'
     )
 
 
