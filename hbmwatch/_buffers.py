@@ -180,7 +180,9 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
     leaves = [leaf for leaf in origin.leaves if not _is_scalar(evidence, leaf)]
     if _is_jacobian(evidence, live, names):
         return "jacobian"
-    if _is_one_hot(origin, leaves, names):
+    if _is_one_hot(origin, leaves, names) and (
+        "one_hot" in names or not _is_pairwise(evidence, leaves, origin)
+    ):
         return "one-hot"
     product = _product(evidence, live, origin, leaves, uses)
     if product:
@@ -298,7 +300,7 @@ def _is_one_hot(
     """Whether a buffer compares an index with a running number: one_hot, or the same by hand."""
     if "one_hot" in names:
         return True
-    counted = any(leaf.opcode == "iota" for leaf in leaves)
+    counted = sum(leaf.opcode == "iota" for leaf in leaves) == 1
     plain = all(leaf.opcode in ("iota", "broadcast") for leaf in leaves)
     compared = "compare" in origin.chain and not _RANDOM_OPS & origin.chain
     return counted and plain and compared and len(leaves) > 1 and "select" not in origin.chain

@@ -87,7 +87,8 @@ class Output:
         sharding: How it is laid over the mesh; None on one device.
         leaf: What the call knows of it; None where it is not known.
         aliased: Whether it lies in an argument's memory.
-        instruction: What computes it; None where the program does not say.
+        instruction: What computes it, alone or (a fusion) with the others; None where the program
+            does not say.
     """
 
     index: int
@@ -103,17 +104,13 @@ class Output:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A failing program, and what is known of its call and its error."""
+    """A failing program, its peak's dataflow, and what is known of its call and its error."""
 
     program: Program
     summary: PeakSummary
     message: OomMessage
     call: CallInfo | None
-
-    @functools.cached_property
-    def flow(self) -> Flow:
-        """The dataflow around the peak."""
-        return Flow(self.program, self.summary)
+    flow: Flow
 
     @property
     def live(self) -> tuple[Live, ...]:
@@ -217,10 +214,9 @@ class Evidence:
         if root is None:
             return ()
         parts = list(root.shape.tuple_shapes) or [root.shape]
-        makers: list[HloInstructionProto | None] = [root]
-        if root.shape.tuple_shapes:
-            ids = root.operand_ids if root.opcode == "tuple" else []
-            makers = [self.program.instructions.get(i) for i in ids] or [None] * len(parts)
+        makers: list[HloInstructionProto | None] = [root] * len(parts)
+        if root.opcode == "tuple":
+            makers = [self.program.instructions.get(i) for i in root.operand_ids]
         aliased = {tuple(entry.output_shape_index) for entry in self.program.aliases}
         leaves = self.call.outputs if self.call is not None else ()
         leaves = leaves if len(leaves) == len(parts) else ()

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hbmwatch._hlo import Program, source_of
@@ -27,6 +27,7 @@ _MOVES = frozenset(
 )
 _PLAIN = _MOVES | {"parameter"}
 _VISITS = 300
+_CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 _WHILE = re.compile(r"(^|/)while(/|$)")
 
 
@@ -175,6 +176,11 @@ class Flow:
         return any("transpose(" in name for name in self.op_names)
 
     @functools.cached_property
+    def checkpointed(self) -> bool:
+        """Whether a part of the program is under jax.checkpoint."""
+        return any(_CHECKPOINT.search(name) for name in self.op_names)
+
+    @functools.cached_property
     def fills(self) -> dict[int, tuple[HloInstructionProto, int]]:
         """For what a while starts from: the while and the position in its tuple, by id."""
         fills: dict[int, tuple[HloInstructionProto, int]] = {}
@@ -207,7 +213,7 @@ class Flow:
         shape = instruction.shape
         for i in index:
             shape = shape.tuple_shapes[i] if i < len(shape.tuple_shapes) else shape
-        stack = self.stack(instruction) if op.kind != "parameter" else None
+        stack = self.stack(instruction, index) if op.kind != "parameter" else None
         named, source, inferred = self._name(op, instruction, stack)
         dims = tuple(shape.dimensions)
         return Live(op, instruction, shape.element_type, dims, named, source, inferred, stack)
@@ -328,10 +334,16 @@ class Flow:
             return None
         return self.program.instructions.get(holder.operand_ids[index])
 
-    def stack(self, instruction: HloInstructionProto) -> Stack | None:
-        """The loop that fills a buffer slice by slice; None where none does."""
-        if instruction.id in self.fills:
-            return self._stack_of(*self.fills[instruction.id])
+    def stack(self, instruction: HloInstructionProto, index: Sequence[int] = ()) -> Stack | None:
+        """The loop that fills a buffer slice by slice; None where none does.
+
+        Args:
+            instruction: The instruction that defines the buffer.
+            index: The place of the buffer in the instruction's tuple.
+        """
+        start = self._enters(instruction, index)
+        if start is not None:
+            return self._stack_of(*self.fills[start])
         computation = self.program.computation_of[instruction.id]
         loops = [c for c in self._callers.get(computation.id, ()) if c.opcode == "while"]
         body_root = self.program.instructions.get(computation.root_id)
@@ -344,6 +356,22 @@ class Flow:
                 instruction.shape
             ):
                 return stack
+        return None
+
+    def _enters(self, instruction: HloInstructionProto, index: Sequence[int]) -> int | None:
+        """The id as which a buffer enters a loop, behind moves; None where it enters none."""
+        todo = [instruction]
+        if index:
+            todo = [user for user in self.users.get(instruction.id, ())
+                    if user.opcode == "get-tuple-element" and user.tuple_index == index[0]]
+        for _ in range(8):
+            if not todo:
+                return None
+            for at in todo:
+                if at.id in self.fills:
+                    return at.id
+            todo = [user for at in todo for user in self.users.get(at.id, ())
+                    if user.opcode in ("copy", "bitcast")]
         return None
 
     @functools.cached_property

@@ -34,6 +34,8 @@ _GATHERS = frozenset(
 )
 _VISITS = 200
 
+Form = tuple[tuple[int, ...], int]
+
 
 def donation(evidence: Evidence) -> Finding | None:
     """Arguments that come back updated in an output of their own, and are not donated."""
@@ -62,38 +64,41 @@ def donation(evidence: Evidence) -> Finding | None:
 
 
 def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
-    """Arguments that could be donated, each with the output that would take its memory."""
+    """Arguments that could be donated, each with an output that could take its memory.
+
+    An argument comes back updated if an output of its shape is computed from it element by
+    element, or ends in the same keys; XLA may have given that output another donated argument's
+    memory, and then another output of this shape is free.
+    """
     donated = {a.number for a in evidence.arguments if a.leaf is not None and a.leaf.donated}
     donated |= {donor.parameter_number for donor in evidence.program.donors}
-    free: dict[tuple[object, ...], list[Argument]] = {}
+    kept: dict[Form, list[Argument]] = {}
     for argument in evidence.arguments:
-        if argument.aliased or argument.number in donated or not argument.in_hbm:
-            continue
-        free.setdefault((argument.dims, argument.element_type), []).append(argument)
-    pairs = []
+        if not argument.aliased and argument.number not in donated and argument.in_hbm:
+            kept.setdefault((argument.dims, argument.element_type), []).append(argument)
+    free: dict[Form, list[Output]] = {}
+    updated: set[int] = set()
     for output in evidence.outputs:
-        candidates = free.get((output.dims, output.element_type), [])
-        if output.aliased or not candidates or not output.dims:
+        form = (output.dims, output.element_type)
+        if form not in kept or not output.dims:
             continue
-        best = _updated(evidence, output, candidates)
-        if best is not None:
-            candidates.remove(best)
-            pairs.append((best, output))
-    return pairs
+        updated |= _updated(evidence, output, kept[form])
+        if not output.aliased:
+            free.setdefault(form, []).append(output)
+    return [
+        pair
+        for form, outputs in free.items()
+        for pair in zip([a for a in kept[form] if a.number in updated], outputs)
+    ]
 
 
-def _updated(
-    evidence: Evidence, output: Output, candidates: Sequence[Argument]
-) -> Argument | None:
-    """The argument of which an output is the next value: by path, else by dataflow."""
-    for argument in candidates:
-        if output.leaf is not None and _same_leaf(argument.path, output.path):
-            return argument
-    numbers = {argument.number: argument for argument in candidates}
-    for number in _elementwise_sources(evidence, output):
-        if number in numbers:
-            return numbers[number]
-    return None
+def _updated(evidence: Evidence, output: Output, candidates: Sequence[Argument]) -> set[int]:
+    """The numbers of the arguments of which an output is the next value."""
+    if output.leaf is not None:
+        named = {a.number for a in candidates if _same_leaf(a.path, output.path)}
+        if named:
+            return named
+    return set(_elementwise_sources(evidence, output))
 
 
 def _same_leaf(argument: str, output: str) -> bool:
@@ -112,7 +117,13 @@ Place = tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]
 
 def _elementwise_sources(evidence: Evidence, output: Output) -> list[int]:
     """The arguments from which an output is computed element by element, through loops too."""
-    todo: list[Place] = [(output.instruction, ())] if output.instruction is not None else []
+    flow = evidence.flow
+    todo: list[Place] = []
+    if output.instruction is not None:
+        todo.append((output.instruction, ()))
+        part = flow.element(output.instruction, output.index)
+        if part is not None and output.instruction.opcode == "fusion":
+            todo = [(part, (output.instruction,))]
     found: list[int] = []
     seen: set[tuple[int, int]] = set()
     while todo and len(seen) < _VISITS:
@@ -121,7 +132,7 @@ def _elementwise_sources(evidence: Evidence, output: Output) -> list[int]:
         if key in seen or at.opcode in _MIXES:
             continue
         seen.add(key)
-        if at.opcode == "parameter" and not outer and evidence.flow.is_argument(at):
+        if at.opcode == "parameter" and not outer and flow.is_argument(at):
             found.append(at.parameter_number)
         todo += _elementwise_operands(evidence, at, outer, output.dims)
     return found
