@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from hbmwatch._evidence import CHECKPOINT, Evidence, lines
@@ -10,7 +9,6 @@ from hbmwatch._flow import Family, Live, is_backward, is_recomputed
 from hbmwatch._records import Finding
 from hbmwatch._sizes import format_size
 
-_CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 _AROUND_STEP = (
     "jax.checkpoint around the whole train step, or around the whole loss: that computes all "
     "layers again at once"
@@ -49,7 +47,7 @@ def residuals(evidence: Evidence) -> Finding | None:
 
 def checkpoint(evidence: Evidence) -> Finding | None:
     """A jax.checkpoint that is there and too coarse, or whose policy saves what it should not."""
-    if not any(_CHECKPOINT.search(name) for name in evidence.flow.op_names):
+    if not evidence.flow.checkpointed:
         return None
     again = [live for live in evidence.live
              if live.op.kind == "temporary" and is_recomputed(live.name)]
@@ -142,7 +140,7 @@ def _is_shared(evidence: Evidence, live: Live) -> bool:
 
 def _kept_by_policy(evidence: Evidence, live: Live) -> bool:
     """Whether a policy of jax.checkpoint saved a buffer; JAX rounds those (reduce_precision)."""
-    if not any(_CHECKPOINT.search(name) for name in evidence.flow.op_names):
+    if not evidence.flow.checkpointed:
         return False
     return "reduce_precision" in live.name or "reduce-precision" in evidence.flow.origin(live).chain
 

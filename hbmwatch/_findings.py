@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hbmwatch import _backward, _buffers, _leaves
 from hbmwatch._call import CallInfo
 from hbmwatch._evidence import ERROR_1000, Evidence, lines, some
-from hbmwatch._flow import FLOAT_BITS, Live
+from hbmwatch._flow import FLOAT_BITS, Flow, Live
 from hbmwatch._hlo import Program
 from hbmwatch._records import Finding, OomMessage, PeakOp, PeakSummary
 from hbmwatch._sizes import format_size
@@ -46,7 +46,11 @@ _ENDS = 0.6
 
 
 def find(
-    program: Program, summary: PeakSummary, message: OomMessage, call: CallInfo | None = None
+    program: Program,
+    summary: PeakSummary,
+    message: OomMessage,
+    call: CallInfo | None = None,
+    flow: Flow | None = None,
 ) -> tuple[Finding, ...]:
     """What to change, what is worth most first; the aggregate alone where every buffer is ordinary.
 
@@ -55,8 +59,9 @@ def find(
         summary: Its memory peak in HBM.
         message: The error's text, for the limit.
         call: What is known of the call; paths of arguments come from the program without it.
+        flow: The dataflow around the peak, where there is one already.
     """
-    evidence = Evidence(program, summary, message, call)
+    evidence = Evidence(program, summary, message, call, flow or Flow(program, summary))
     makers: tuple[Callable[[Evidence], Finding | None], ...] = (
         _leaves.donation,
         _leaves.donation_unusable,

@@ -66,7 +66,12 @@ class Program:
     @functools.cached_property
     def instructions(self) -> dict[int, HloInstructionProto]:
         """The instructions of all computations, by id."""
-        return self._instructions(fused=False) | self._instructions(fused=True)
+        return self._outside | self._instructions(fused=True)
+
+    @functools.cached_property
+    def _outside(self) -> dict[int, HloInstructionProto]:
+        """The instructions outside of fusions, by id: a third of a program, and all its buffers."""
+        return self._instructions(fused=False)
 
     def _instructions(self, *, fused: bool) -> dict[int, HloInstructionProto]:
         """The instructions inside of fusions, or outside, by id."""
@@ -131,8 +136,6 @@ class Program:
             ProfileError: A size is negative, or no memory could hold it.
         """
         logical = {buffer.id: buffer for buffer in self.proto.buffer_assignment.logical_buffers}
-        # Buffers are defined outside of fusions, whose instructions are two thirds of a program.
-        outside = self._instructions(fused=False)
         placed = {}
         for allocation in self.allocations:
             self._check(allocation.size)
@@ -141,7 +144,7 @@ class Program:
                 if buffer is None:
                     continue
                 defined_at = buffer.defined_at.instruction_id
-                instruction = outside.get(defined_at) or self.instructions.get(defined_at)
+                instruction = self._outside.get(defined_at) or self.instructions.get(defined_at)
                 if instruction is not None:
                     self._check(buffer.size)
                     placed[buffer.id] = Buffer(buffer, allocation, instruction)

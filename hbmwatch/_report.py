@@ -24,6 +24,7 @@ from hbmwatch import (
 )
 from hbmwatch._call import CallInfo, call_info
 from hbmwatch._failure import Failure, Settings
+from hbmwatch._flow import Flow
 from hbmwatch._records import (
     DeviceMemory,
     OomMessage,
@@ -90,10 +91,11 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
     )
     if program is not None and summary is not None and summary.memory_space == "hbm":
         find = _findings.find
+        flow = Flow(program, summary)
         report = dataclasses.replace(
             report,
-            rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary),
-            findings=attempt("the findings", (), find, program, summary, message, call),
+            rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary, flow),
+            findings=attempt("the findings", (), find, program, summary, message, call, flow),
         )
     return dataclasses.replace(report, missing=tuple(missing))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hbmwatch._backward import saved_for_backward
 from hbmwatch._evidence import Argument, Evidence, cut
-from hbmwatch._flow import Live, is_backward, is_forward, is_recomputed
+from hbmwatch._flow import Flow, Live, is_backward, is_forward, is_recomputed
 from hbmwatch._hlo import Program
 from hbmwatch._records import OomMessage, PeakOp, PeakSummary
 
@@ -76,7 +76,9 @@ def _of_program(program: Program, summary: PeakSummary) -> dict[str, int]:
     }
 
 
-def rollup(program: Program, summary: PeakSummary) -> dict[str, dict[str, int]]:
+def rollup(
+    program: Program, summary: PeakSummary, flow: Flow | None = None
+) -> dict[str, dict[str, int]]:
     """Bytes at the peak by "role" and by "path", each at most a dozen rows, most bytes first.
 
     Roles come from the pytree paths, the op_names and the dataflow; what cannot be told apart is
@@ -85,8 +87,9 @@ def rollup(program: Program, summary: PeakSummary) -> dict[str, dict[str, int]]:
     Args:
         program: The program.
         summary: Its peak in HBM.
+        flow: The dataflow around that peak, where there is one already.
     """
-    evidence = Evidence(program, summary, OomMessage(""), None)
+    evidence = Evidence(program, summary, OomMessage(""), None, flow or Flow(program, summary))
     return {"role": _by_role(evidence), "path": _by_path(summary)}
 
 
@@ -97,7 +100,8 @@ def roles(program: Program, summary: PeakSummary) -> tuple[str, ...]:
         program: The program.
         summary: Its peak in HBM.
     """
-    return tuple(_roles(Evidence(program, summary, OomMessage(""), None)))
+    flow = Flow(program, summary)
+    return tuple(_roles(Evidence(program, summary, OomMessage(""), None, flow)))
 
 
 def _roles(evidence: Evidence) -> Iterator[str]:

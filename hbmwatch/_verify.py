@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from hbmwatch import _hlo
 from hbmwatch._call import CallInfo, call_info
 from hbmwatch._evidence import Argument, Evidence, is_replicated
+from hbmwatch._flow import Flow
 from hbmwatch._leaves import undonated
 from hbmwatch._message import parse_oom
 from hbmwatch._records import Finding, OomMessage, PeakSummary
@@ -491,7 +492,8 @@ def _evidence(before: _Compiled, info: CallInfo) -> Evidence | None:
     """The figures of the program as it was; None where it could not be compiled."""
     if before.program is None or before.summary is None:
         return None
-    return Evidence(before.program, before.summary, before.message or OomMessage(""), info)
+    flow = Flow(before.program, before.summary)
+    return Evidence(before.program, before.summary, before.message or OomMessage(""), info, flow)
 
 
 def _verification(

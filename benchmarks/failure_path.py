@@ -1,0 +1,274 @@
+"""How long does it take from the compiler's exception to ours, with the report?
+
+The failure is explained several times over and the fastest is shown, by phase: "capture" is the
+profiler session in which the runtime hands over its programs (XLA's own work), "read" finds the
+program and its peak, "files" keeps the profile, "text" renders the report. Beside it, as a whole
+process, what XProf's command takes that prints the same peak from the same profile. "first time"
+loads what a program does not need before it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import SingleDeviceSharding
+
+from benchmarks._timing import table, versions
+from hbmwatch import (
+    HbmOomError,
+    OomReport,
+    _capture,
+    _device,
+    _findings,
+    _guard,
+    _hlo,
+    _notes,
+    _profiler,
+    _render,
+    _rollup,
+    _runs,
+    _stages,
+    watch_hbm,
+)
+
+RUNS = 7
+ENVIRONMENT = {  # what libtpu needs to compile on a machine without a TPU
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
+PHASES: dict[str, list[tuple[Any, str]]] = {
+    "capture": [(_profiler, "collect"), (_profiler, "dump")],
+    "read": [(_capture, "_find"), (_hlo, "read_modules"), (_hlo, "peak_summary")],
+    "findings": [(_findings, "find"), (_rollup, "rollup"), (_rollup, "breakdown")],
+    "notes": [(_notes, "notes"), (_device, "device_memory")],
+    "files": [(_runs, "keep")],
+    "text": [(_render, "report_text"), (_render, "headline")],
+}
+Program = Callable[[], Any]
+
+
+# --- the programs ---------------------------------------------------------------------------------
+
+
+def tiny() -> None:
+    """Asks the CPU for a petabyte."""
+    watch_hbm(lambda x: jnp.broadcast_to(x[0], (2**24, 2**24)) + 1)(jnp.ones(8))
+
+
+def seed() -> None:
+    """The program of OpenXLA's page on out-of-memory errors."""
+
+    def oom() -> jax.Array:
+        a = jax.random.normal(jax.random.PRNGKey(1), (327680, 327680), dtype=jnp.bfloat16)
+        return a @ a
+
+    watch_hbm(oom, out_shardings=_device_zero()).lower().compile()
+
+
+def dense(layers: int) -> None:
+    """One SGD step of a ReLU MLP."""
+
+    def loss(params: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in params:
+            x = jax.nn.relu(x @ w)
+        return jnp.sum(x * x)
+
+    params = [_array(8192, 8192) for _ in range(layers)]
+    _compile_step(loss, params, _array(131072, 8192))
+
+
+def transformer(layers: int) -> None:
+    """One SGD step of a transformer, its layers unrolled."""
+    d = 1024
+    shapes = {"q": (d, d), "k": (d, d), "v": (d, d), "o": (d, d), "up": (d, 4 * d)}
+    params = [
+        {name: _array(*shape) for name, shape in {**shapes, "down": (4 * d, d)}.items()}
+        for _ in range(layers)
+    ]
+    _compile_step(_transformer_loss, params, _array(64, 1024, d))
+
+
+def _transformer_loss(params: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+    def normed(x: jax.Array) -> jax.Array:
+        return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-6)
+
+    for p in params:
+        q, k, v = (
+            (normed(x) @ p[name]).reshape(*x.shape[:2], 8, -1) for name in ("q", "k", "v")
+        )
+        scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+        x = x + jnp.einsum("bhqk,bkhd->bqhd", scores, v).reshape(x.shape) @ p["o"]
+        x = x + jax.nn.gelu(normed(x) @ p["up"]) @ p["down"]
+    return jnp.mean(x**2)
+
+
+def _compile_step(loss: Callable[..., jax.Array], params: Any, x: Any) -> None:
+    def train_step(params: Any, x: Any) -> Any:
+        grads = jax.grad(loss)(params, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    watch_hbm(train_step, out_shardings=_device_zero()).lower(params, x).compile()
+
+
+@functools.cache
+def _device_zero() -> SingleDeviceSharding:
+    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+    return SingleDeviceSharding(topology.devices[0])
+
+
+def _array(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=_device_zero())
+
+
+PROGRAMS: dict[str, Program] = {
+    "tiny, live on CPU": tiny,
+    "seed, v5e": seed,
+    "8 dense layers, v5e": functools.partial(dense, 8),
+    "48-layer transformer, v5e": functools.partial(transformer, 48),
+    "200-layer transformer, v5e": functools.partial(transformer, 200),
+}
+
+
+# --- the measurement ------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds by phase; an inner phase's time does not count for the outer one's."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.running: list[str] = []
+        self.since = 0.0
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._charge()
+        self.running.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self.running.pop()
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        if self.running:
+            self.seconds[self.running[-1]] += now - self.since
+        self.since = now
+
+    def watch(self, module: Any, name: str, phase: str) -> None:
+        """Charge every call of a module's function to a phase."""
+        fun = getattr(module, name)
+
+        @functools.wraps(fun)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.phase(phase):
+                return fun(*args, **kwargs)
+
+        setattr(module, name, timed)
+
+
+CLOCK = Clock()
+
+
+def explained(raise_explained: Callable[..., Any]) -> Callable[..., Any]:
+    """raise_explained, called several times for one failure; the fastest one's times remain."""
+
+    def repeated(error: Exception, *rest: Any) -> None:
+        timings = []
+        for _ in range(RUNS):
+            CLOCK.seconds = defaultdict(float)
+            try:
+                with CLOCK.phase("other"):
+                    raise_explained(error, *rest)
+            except HbmOomError as oom:
+                report = oom.report
+            timings.append(dict(CLOCK.seconds))
+        best = min(timings, key=lambda timing: sum(timing.values()))
+        raise Measured(best, sum(timings[0].values()), report)
+
+    return repeated
+
+
+class Measured(Exception):
+    """What explaining a failure took, by phase, what it took the first time, and the report."""
+
+    def __init__(self, seconds: dict[str, float], first: float, report: OomReport) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.first = first
+        self.report = report
+
+
+def measure(program: Program) -> Measured:
+    """Run a program out of memory."""
+    try:
+        program()
+    except Measured as measured:
+        return measured
+    raise AssertionError("the program did not run out of memory")
+
+
+def xprof_seconds(logdir: str) -> float:
+    """What XProf's command takes as a whole process, at best."""
+    command = [str(Path(sys.executable).with_name("xprof")), "get_peak_allocations", logdir]
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def main(names: list[str]) -> None:
+    """Print a row for each program; `names` chooses those that begin so."""
+    os.environ |= ENVIRONMENT
+    jax.config.update("jax_platforms", "cpu")
+    for phase, functions in PHASES.items():
+        for module, name in functions:
+            CLOCK.watch(module, name, phase)
+    for user in (_guard, _stages):
+        setattr(user, "raise_explained", explained(user.raise_explained))
+    print(f"{__doc__}\n{versions('jax', 'jaxlib', 'libtpu', 'xprof')}, {os.cpu_count()} cores\n")
+    rows = []
+    for name, program in PROGRAMS.items():
+        if names and not name.startswith(tuple(names)):
+            continue
+        if "v5e" in name and importlib.util.find_spec("libtpu") is None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            tempfile.tempdir = folder
+            rows.append(_row(name, measure(program)))
+            tempfile.tempdir = None
+    phases = (*PHASES, "other", "all", "all but capture", "first time", "xprof", "profile")
+    print(table(("ms", *phases), rows))
+
+
+def _row(name: str, measured: Measured) -> list[str]:
+    seconds, report = measured.seconds, measured.report
+    total = sum(seconds.values())
+    assert report.logdir is not None
+    shown = [seconds.get(phase, 0.0) for phase in (*PHASES, "other")]
+    shown += [total, total - seconds["capture"], measured.first, xprof_seconds(report.logdir)]
+    size = max(file.stat().st_size for file in Path(report.logdir).rglob("*.xplane.pb"))
+    return [name, *(f"{1e3 * second:.1f}" for second in shown), f"{size / 2**20:.2f} MiB"]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
