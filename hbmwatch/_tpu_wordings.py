@@ -205,8 +205,10 @@ _LABEL = r"%?([\w.-]+) = "
 _OPCODE = r"(?:^|\s)([a-z][a-z0-9-]*)\("
 _STACK_OP = r"while allocating on stack for (%[\w.-]+ = )"
 _BUFFER = (
-    r"\[shape = '([^']{0,2000})',[^'\[\]]{0,400}tag = 'output of ([\w.-]+)@\{([\d,]*)\}'"
+    r"\[shape = '([^']{0,2000})', space=[^']{0,200}?(scoped, )?tag = '([^']{0,4000})'\] ::"
+    r" ([\w.-]+)?"
 )
+_OUTPUT = r"output of ([\w.-]+)@\{([\d,]*)\}"
 
 
 def add_details(fields: dict[str, Any], text: str) -> None:
@@ -328,8 +330,12 @@ def _single(fields: dict[str, Any], text: str) -> tuple[PeakOp, ...]:
         return ()
     buffer = re.search(_BUFFER, text)
     if buffer:
-        index = f"{{{buffer[3]}}}" if buffer[3] else ""
-        return (PeakOp(buffer[2] + index, "", "", buffer[1], requested, requested, "", space),)
+        shape, scoped, tag, name = buffer.groups()
+        output = re.match(_OUTPUT, tag)
+        if output:
+            name = output[1] + (f"{{{output[2]}}}" if output[2] else "")
+        kind: Kind = "temporary" if scoped else ""
+        return (PeakOp(name or "", "", "", shape, requested, requested, kind, space),)
     stack = re.search(_STACK_OP, text)
     if stack:
         label = text[stack.start(1) :].partition(" Scoped allocation with size")[0]
