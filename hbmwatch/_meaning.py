@@ -33,10 +33,10 @@ def _which_memory(message: OomMessage) -> str:
             "This memory is outside of the pool that JAX keeps for arrays (modules, CUDA graphs, "
             "NCCL, library handles): a smaller pool, XLA_CLIENT_MEM_FRACTION, leaves more of it."
         )
-    if message.pool == "host" or message.memory_space == "host":
-        return "This is memory of the host, not of the device."
     if message.platform == "cpu":
         return "On the CPU backend the device's memory is the machine's: the system refused it."
+    if message.pool == "host" or message.memory_space == "host":
+        return "This is memory of the host, not of the device."
     return ""
 
 
