@@ -16,7 +16,10 @@ _SHOWN_GROUPS = 20
 
 def devices_of(lowered: Any | None, args: Any) -> list[Any]:
     """The devices that a program runs on, from its outputs' and arguments' shardings."""
-    lists = [getattr(getattr(lowered, "_lowering", None), "_device_list", None)]
+    lowering = getattr(lowered, "_lowering", None)
+    # Private, and in one of two places, as of jax 0.6.2 to 0.12.
+    details = getattr(lowering, "compile_args", None) or {}
+    lists = [getattr(lowering, "_device_list", None), details.get("device_assignment")]
     try:
         leaves = jax.tree_util.tree_leaves((getattr(lowered, "out_info", None), args))
         lists += [getattr(getattr(x, "sharding", None), "device_set", None) for x in leaves]
