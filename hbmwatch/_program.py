@@ -20,7 +20,7 @@ from hbmwatch._protos import (
     parse,
 )
 from hbmwatch._records import ProfileError
-from hbmwatch._terms import MODULE_NAME
+from hbmwatch._terms import MODULE_NAME, SMALL_BYTES
 
 
 _LARGEST_BYTES = 2**53  # XProf's sizes are doubles, exact up to here
@@ -105,7 +105,8 @@ class Program:
         """The instructions (fusion, while, call, ...) that call a computation, by its id."""
         callers: dict[int, list[HloInstructionProto]] = {}
         for instruction in self.instructions.values():
-            for called in dict.fromkeys(instruction.called_computation_ids):
+            ids = instruction.called_computation_ids
+            for called in dict.fromkeys(ids) if ids else ():
                 callers.setdefault(called, []).append(instruction)
         return {called: tuple(found) for called, found in callers.items()}
 
@@ -210,9 +211,12 @@ class Program:
 
     @functools.cached_property
     def caveats(self) -> tuple[str, ...]:
-        """Sentences on what this reader does not know in the program; empty for most."""
+        """Sentences on what this reader does not know in the program; empty for most.
+
+        Of the buffers that have a row of their own in a summary.
+        """
         shapes = (_shapes.subshape(b.instruction.shape, b.proto.defined_at.shape_index)
-                  for b in self.buffers.values())
+                  for b in self.buffers.values() if b.proto.size >= SMALL_BYTES)
         unknown = {shape.element_type for shape in shapes if not _shapes.is_known(shape)}
         return tuple(
             f"{self.name} has buffers of XLA's element type {kind}, which this version of hbmwatch "
