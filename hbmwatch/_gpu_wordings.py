@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hbmwatch._records import OomMessage, PeakOp
-from hbmwatch._sizes import SIZE, Size, read_size
+from hbmwatch._sizes import SIZE, read_size
 from hbmwatch._wording import Wording, add_total, optional, refine
 
 _POOL = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="allocator")
@@ -63,7 +63,7 @@ _POOL_WORDINGS = (
         "gpu-async-memory",
         _POOL,
         "Free memory/Total memory: ",
-        r"<#free_bytes>/<#limit_bytes>(?!\d)",
+        r"<#free_bytes>/<#limit_bytes>(?= )",
         "detail",
     ),
     Wording(
@@ -86,15 +86,15 @@ _POOL_WORDINGS = (
         "gpu-log-stats",
         _POOL,
         "Stats: Limit: ",
-        "<#limit_bytes>"
+        "<#limit_bytes>(?= )"
         + optional(
-            " InUse: <#total_InUse>",
-            " MaxInUse: <#total_MaxInUse>",
-            r" NumAllocs: \d{1,20}",
-            " MaxAllocSize: <#total_MaxAllocSize>",
-            " Reserved: <#total_Reserved>",
-            " PeakReserved: <#total_PeakReserved>",
-            " LargestFreeBlock: <#largest_free_bytes>",
+            " InUse: <#total_InUse>(?= )",
+            " MaxInUse: <#total_MaxInUse>(?= )",
+            r" NumAllocs: \d{1,20}(?= )",
+            " MaxAllocSize: <#total_MaxAllocSize>(?= )",
+            " Reserved: <#total_Reserved>(?= )",
+            " PeakReserved: <#total_PeakReserved>(?= )",
+            " LargestFreeBlock: <#largest_free_bytes>(?= )",
         ),
         "detail",
     ),
@@ -330,11 +330,8 @@ def add_details(fields: dict[str, Any], text: str) -> None:
         add_total(fields, name, size)
         if name == "total allocation":
             refine(fields, "used_bytes", read_size(size))
-    for name in ("total fragmentation", "preallocated temp fragmentation"):
-        if name in fields["totals"]:
-            resolution = fields["resolution_bytes"].get(name, 0)
-            refine(fields, "fragmentation_bytes", Size(fields["totals"][name], resolution))
-            break
+        if name == "total fragmentation":
+            refine(fields, "fragmentation_bytes", read_size(size))
     fields["ops"] = tuple(sorted(_listed(text[block:]), key=lambda op: -op.size_bytes))
 
 

@@ -25,6 +25,11 @@ _REACH = 1 << 20
 _FAR = 1 << 16
 _NEAR = 2000
 _SHORT = 1 << 16
+# Each wording has one of these; a test says so.
+_HINTS = (
+    "emory", "MEMORY", "lloc", "ALLOC", "hbm", "Hbm", "usage", "requirement", "OOM", "Oom",
+    "BufferAssignment", "handle:", "cuFFT",
+)
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -79,7 +84,7 @@ def parse_ooms(text: str) -> tuple[OomMessage, ...]:
 
 def _read(text: str) -> tuple[str, str, list[_Group]]:
     """The text unwrapped, the same made flat, and what is about one OOM each in it."""
-    plain = unwrapped(text)
+    plain = unwrapped(_relevant(text))
     flat_text = flat(plain)
     groups = list(_groups(flat_text))
     if not groups and len(plain) < _SHORT:
@@ -88,6 +93,17 @@ def _read(text: str) -> tuple[str, str, list[_Group]]:
         flat_joined = flat(joined)
         return joined, flat_joined, list(_groups(flat_joined))
     return plain, flat_text, groups
+
+
+def _relevant(text: str) -> str:
+    """The part of a long text that can be about memory: most of a log is not worth unwrapping."""
+    if len(text) < _SHORT:
+        return text
+    places = [place for word in _HINTS if (place := text.find(word)) >= 0]
+    if not places:
+        return ""
+    last = max(text.rfind(word) for word in _HINTS)
+    return text[max(0, min(places) - _NEAR) : last + _FAR]
 
 
 def _stretches(plain: str, flat_text: str, groups: list[_Group]) -> list[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 
 _COLOUR = re.compile(
-    r"(?:\x1b|(?<!\\)\\{1,16}+(?:x1b|u001b|033)|\^\[)\[[0-9;?]{0,20}[A-Za-z]"
+    r"(?:\x1b|(?<!\\)\\{1,16}+(?:x1b|033)|\^\[)\[[0-9;?]{0,20}[A-Za-z]"
 )
 _LOST_COLOUR = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m")
+# Go's JSON writes ">" so; surrogates are left alone, for they cannot be printed.
+_UNICODE = re.compile(r"(?<!\\)\\{1,16}+u(?!d[89a-f])([0-9a-f]{4})", re.IGNORECASE)
 _NEWLINE = re.compile(r"(?<!\\)\\{1,16}+(?:r\\{1,16}+)?[nr]")
 _TAB = re.compile(r"(?<!\\)\\{1,16}+t")
 _QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
@@ -31,12 +33,14 @@ _PREFIX = re.compile(
     re.VERBOSE,
 )
 _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " ", "&amp;": "&"}
-_BOX_END = re.compile(r"[ \t]*[│┃][ \t]*(?=\n|$)")
+_BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
 
 
 def unwrapped(text: str) -> str:
     """The text without colours, literal escapes, quoted payloads and prefixes of lines."""
-    text = _without_payloads(text)
+    text = _without_payloads(text).replace("\r\n", "\n").replace("\r", "\n")
+    if "\\u" in text:
+        text = _UNICODE.sub(lambda escape: chr(int(escape[1], 16)), text)
     if "[" in text:
         text = _COLOUR.sub("", text)
         if "[0m" in text:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hbmwatch import OomMessage, parse_oom, parse_ooms
+from hbmwatch import OomMessage, parse_oom
 
 MESSAGES = Path(__file__).parent / "messages"
 SAMPLES = sorted(file.stem for file in MESSAGES.glob("*.txt"))
