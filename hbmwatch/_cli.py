@@ -237,34 +237,41 @@ def _peak(options: argparse.Namespace) -> int:
 
 def _peak_report(options: argparse.Namespace) -> OomReport:
     """The report of a program that need not have failed: its message is empty."""
-    from hbmwatch import _findings, _profile, _rollup
+    from hbmwatch import _profile
 
     loaded = _profile.load_program(
         options.logdir, module=options.module, memory_space=options.memory_space
     )
-    program, summary = loaded.program, dataclasses.replace(loaded.summary, top=options.top)
-    found: dict[str, Any] = {}
-    missing: tuple[str, ...] = ()
-    if options.memory_space == "hbm":
-        try:
-            named = zip(summary.ops, _rollup.roles(program, summary), strict=True)
-            ops = tuple(dataclasses.replace(op, role=role) for op, role in named)
-            summary = dataclasses.replace(summary, ops=ops)
-            found["rollup"] = _rollup.rollup(program, summary)
-            found["breakdown"] = _rollup.breakdown(program, summary, OomMessage(""))
-            found["findings"] = _findings.find(program, summary, OomMessage(""))
-        except Exception as error:  # the peak is worth showing without them
-            missing = (f"the findings: {type(error).__name__}: {error}",)
     several = f"the largest of {len(loaded.modules)} modules; --module shows another one"
     is_log_folder = (Path(options.logdir) / "plugins" / "profile").is_dir()
-    return OomReport(
+    report = OomReport(
         OomMessage(""),
-        summary,
+        dataclasses.replace(loaded.summary, top=options.top),
         notes=(several,) if options.module is None and len(loaded.modules) > 1 else (),
-        missing=missing,
         logdir=options.logdir if is_log_folder else None,
         top=options.top,
-        **found,
+    )
+    if options.memory_space != "hbm":
+        return report
+    try:
+        return _with_findings(report, loaded.program, loaded.summary)
+    except Exception as error:  # the peak is worth showing without them
+        reason = f"the findings: {type(error).__name__}: {error}"
+        return dataclasses.replace(report, missing=(reason,))
+
+
+def _with_findings(report: OomReport, program: Any, summary: PeakSummary) -> OomReport:
+    from hbmwatch import _findings, _rollup
+    from hbmwatch._flow import Flow
+
+    flow = Flow(program, summary)
+    summary = _rollup.with_roles(program, dataclasses.replace(summary, top=report.top), flow)
+    return dataclasses.replace(
+        report,
+        summary=summary,
+        rollup=_rollup.rollup(program, summary, flow),
+        breakdown=_rollup.breakdown(program, summary, report.message),
+        findings=_findings.find(program, summary, report.message, None, flow),
     )
 
 

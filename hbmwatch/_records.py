@@ -64,7 +64,7 @@ class PeakOp:
         start: The program point at which the buffer comes to life; None: from the first on.
         end: The program point at which it is freed; None: it lives through the whole program.
         role: What it is for, in the words of OomReport.rollup ("optimizer state", "residuals saved
-            for backward"); "" where the program was not looked at for it.
+            for backward"); "" where nobody asked. It does not count for equality.
     """
 
     instruction: str
@@ -79,7 +79,7 @@ class PeakOp:
     stack: tuple[str, ...] = ()
     start: int | None = None
     end: int | None = None
-    role: str = ""
+    role: str = field(default="", compare=False)
 
     @property
     def padding_bytes(self) -> int:

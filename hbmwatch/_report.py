@@ -92,8 +92,10 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
     if program is not None and summary is not None and summary.memory_space == "hbm":
         find = _findings.find
         flow = Flow(program, summary)
+        named = attempt("the roles", summary, _rollup.with_roles, program, summary, flow)
         report = dataclasses.replace(
             report,
+            summary=dataclasses.replace(named, top=settings.top),
             rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary, flow),
             findings=attempt("the findings", (), find, program, summary, message, call, flow),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -93,15 +94,18 @@ def rollup(
     return {"role": _by_role(evidence), "path": _by_path(summary)}
 
 
-def roles(program: Program, summary: PeakSummary) -> tuple[str, ...]:
-    """What each buffer of the peak is for, in the order of summary.ops.
+def with_roles(program: Program, summary: PeakSummary, flow: Flow | None = None) -> PeakSummary:
+    """The peak, with what each buffer is for.
 
     Args:
         program: The program.
         summary: Its peak in HBM.
+        flow: The dataflow around that peak, where there is one already.
     """
-    flow = Flow(program, summary)
-    return tuple(_roles(Evidence(program, summary, OomMessage(""), None, flow)))
+    evidence = Evidence(program, summary, OomMessage(""), None, flow or Flow(program, summary))
+    named = zip(summary.ops, _roles(evidence), strict=True)
+    ops = tuple(dataclasses.replace(op, role=role) for op, role in named)
+    return dataclasses.replace(summary, ops=ops)
 
 
 def _roles(evidence: Evidence) -> Iterator[str]:

@@ -70,6 +70,7 @@ def test_a_report_comes_back_whole_from_json(report: OomReport) -> None:
     assert back.top == report.top
     if report.summary is not None and back.summary is not None:
         assert back.summary.top == report.summary.top
+        assert [op.role for op in back.summary.ops] == [op.role for op in report.summary.ops]
         assert not back.summary.heap_bytes.flags.writeable
 
 
