@@ -37,6 +37,10 @@ _PLURALS = {
 _PLUGINS = {"tpu": "libtpu", "gpu": "plugin"}
 _OUTER_JIT = re.compile(r"^jit\([^()/]*\)/(?:jit\(main\)/)?")
 _NUMBER = re.compile(r"\d+")
+_SUBSCRIPT = re.compile(r"""\[['"]?([^\[\]'"]*)['"]?\]""")
+# MLflow takes letters, digits and "_-./ :", 250 of them; TensorBoard not all of these.
+_NOT_IN_METRICS = re.compile(r"[^A-Za-z0-9_./-]+")
+_METRIC_LENGTH, _PATH_LENGTH = 240, 180
 _LAYOUT = re.compile(r"\{[^{}]*\}")
 
 
@@ -307,17 +311,29 @@ def plain(value: Any) -> Any:
 
 
 def report_scalars(report: OomReport) -> dict[str, int | float]:
-    """The report as flat name -> number; what is not known is left out."""
+    """The report as flat name -> number; what is not known is left out.
+
+    Names are of letters, digits and "_-./", as every metrics logger takes them.
+    """
     named: dict[str, int | float | None] = {}
     named |= _numbers("message", report.message)
     named |= _numbers("peak", report.summary)
     named |= _numbers("device", report.device)
     named |= {f"breakdown/{name}_bytes": size for name, size in report.breakdown.items()}
     for grouping, sizes in report.rollup.items():
-        named |= {f"rollup/{grouping}/{name}_bytes": size for name, size in sizes.items()}
+        for name, size in sizes.items():
+            metric = f"rollup/{grouping}/{_metric(name)}_bytes"
+            named[metric] = size + (named.get(metric) or 0)
     for finding in report.findings:
         named.setdefault(f"finding/{finding.slug}/saves_bytes", finding.saves_bytes)
-    return {f"hbm/{name}": number for name, number in named.items() if number is not None}
+    known = ((name, number) for name, number in named.items() if number is not None)
+    return {f"hbm/{_NOT_IN_METRICS.sub('_', name)[:_METRIC_LENGTH]}": n for name, n in known}
+
+
+def _metric(name: str) -> str:
+    """A role or a path as every metrics logger takes it: "params['w'][0]" is "params.w.0"."""
+    plain_name = _NOT_IN_METRICS.sub("_", _SUBSCRIPT.sub(r".\1", name))
+    return plain_name.strip("_")[:_PATH_LENGTH] or "other"
 
 
 def _numbers(prefix: str, record: Any) -> dict[str, int | float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,35 @@ def test_a_report_comes_back_whole_from_json(report: OomReport) -> None:
         assert back.summary.top == report.summary.top
         assert [op.role for op in back.summary.ops] == [op.role for op in report.summary.ops]
         assert not back.summary.heap_bytes.flags.writeable
+
+
+@given(_SPECIAL["OomReport"])
+def test_scalars_have_names_that_every_logger_takes(report: OomReport) -> None:
+    """Whatever paths a report holds, MLflow, TensorBoard and the others take the names."""
+    names = report.scalars().keys()
+    assert [name for name in names if not re.fullmatch(r"[A-Za-z0-9_./-]{1,250}", name)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("params['layers'][0]['w']", "params.layers.0.w"),
+        ("state.opt_state[0].mu['w']", "state.opt_state.0.mu.w"),
+        ("optimizer state", "optimizer_state"),
+        ("(temporary)", "temporary"),
+        ("\N{GREEK SMALL LETTER THETA}", "other"),
+    ],
+)
+def test_paths_read_well_as_metrics(path: str, name: str) -> None:
+    """Subscripts become dots, all else that is no letter an underscore."""
+    report = OomReport(OomMessage("x"), rollup={"path": {path: 8}})
+    assert report.scalars() == {f"hbm/rollup/path/{name}_bytes": 8}
+
+
+def test_paths_that_get_one_name_are_summed() -> None:
+    """No bytes are lost where two paths differ only in what a name cannot hold."""
+    report = OomReport(OomMessage("x"), rollup={"path": {"a[0]": 3, "a['0']": 5}})
+    assert report.scalars() == {"hbm/rollup/path/a.0_bytes": 8}
 
 
 def test_a_field_of_the_future_is_passed_over() -> None:
