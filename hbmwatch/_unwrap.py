@@ -39,6 +39,9 @@ _BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
 def unwrapped(text: str) -> str:
     """The text without colours, literal escapes, quoted payloads and prefixes of lines."""
     text = _without_payloads(text).replace("\r\n", "\n").replace("\r", "\n")
+    if "&" in text:
+        for entity, character in _ENTITIES.items():
+            text = text.replace(entity, character)
     if "\\u" in text:
         text = _UNICODE.sub(lambda escape: chr(int(escape[1], 16)), text)
     if "[" in text:
@@ -47,9 +50,6 @@ def unwrapped(text: str) -> str:
             text = _LOST_COLOUR.sub("", text)
     if "\\" in text:
         text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
-    if "&" in text:
-        for entity, character in _ENTITIES.items():
-            text = text.replace(entity, character)
     if "│" in text or "┃" in text:
         text = _BOX_END.sub("", text)
     return _PREFIX.sub("\n", "\n" + text)[1:]
