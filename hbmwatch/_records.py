@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hbmwatch import _html, _render, _stored
+from hbmwatch import _render, _stored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -367,6 +367,8 @@ class OomReport:
 
     def to_html(self) -> str:
         """The report as one HTML document that needs nothing else, with chart and table."""
+        from hbmwatch import _html  # a third of what reading one message would load
+
         return _html.page(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
@@ -379,6 +381,8 @@ class OomReport:
 
     def _repr_html_(self) -> str:
         """How a notebook shows it."""
+        from hbmwatch import _html
+
         return _html.notebook(self)
 
     @classmethod
