@@ -75,6 +75,14 @@ _POOL_WORDINGS = (
         ),
     ),
     Wording(
+        "gpu-all-reduce",
+        _POOL,
+        "ailed to allocate ",
+        "<requested_bytes> for all-reduce",
+        needle=" for all-reduce",
+    ),
+    Wording("gpu-offsets", _POOL, "ailed to allocate output offsets buffer"),
+    Wording(
         "gpu-tensor",
         _POOL,
         "OOM when allocating tensor with shape",
@@ -121,8 +129,8 @@ _DRIVER_WORDINGS = (
         "gpu-unified-memory",
         _DRIVER,
         "ailed to allocate ",
-        r"<about_requested_bytes> \(<requested_bytes>\) of unified memory",
-        needle=" of unified memory",
+        r"<about_requested_bytes> \(<requested_bytes>\) (?:of|from) unified memory",
+        needle=" unified memory",
     ),
     Wording(
         "gpu-graph",
@@ -145,20 +153,20 @@ _DRIVER_WORDINGS = (
         needle=" bytes for new constant",
     ),
     Wording(
-        "gpu-nccl",
+        "gpu-nccl",  # and RCCL's "HIP failure"
         _DRIVER,
-        "uda failure ",
+        " failure ",
         r"(?:\d{1,4} )?'out of memory'",
         "echo",
+        needle="'out of memory'",
     ),
     Wording(
-        "gpu-rccl",
+        "gpu-nccl-alloc",
         _DRIVER,
-        "HIP failure ",
-        r"(?:\d{1,4} )?'out of memory'",
+        "CCL WARN Failed to ",
+        "(?:CUDA|HIP) (?:host )?[cm]?alloc",
         "echo",
     ),
-    Wording("gpu-nccl-alloc", _DRIVER, "NCCL WARN Failed to CUDA calloc", role="echo"),
     Wording(
         "gpu-context",
         _DRIVER,
@@ -234,6 +242,19 @@ _DRIVER_WORDINGS = (
     Wording("gpu-rocm", _DRIVER, "hipErrorOutOfMemory", role="echo"),
     Wording("gpu-rocm-driver", _DRIVER, "HIP_ERROR_OutOfMemory", role="echo"),
     Wording("gpu-rocm-event", _DRIVER, "ould not create ROCM event: out of device memory"),
+    Wording(
+        "gpu-cudnn-device",
+        _DRIVER,
+        "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        role="echo",
+    ),
+    Wording("gpu-cudnn-scratch", _DRIVER, "ailed to allocate scratch memory"),
+    Wording(
+        "gpu-rmm",  # the allocator of RAFT's top-k kernels
+        _DRIVER,
+        "(failed to allocate ",
+        r"<#requested_bytes> bytes\)",
+    ),
     Wording("gpu-barrier", _DRIVER, "ailed to allocate RaggedAllToAll barrier buffers"),
 )
 
@@ -248,7 +269,7 @@ _HOST_WORDINGS = (
         "host-pinned",
         _HOST,
         "ailed to allocate ",
-        r"<about_requested_bytes> \(<requested_bytes>\) of (?:pinned )?host memory",
+        r"<about_requested_bytes> \(<requested_bytes>\) (?:of|from) (?:pinned )?host memory",
         needle="host memory",
     ),
     Wording(
@@ -262,6 +283,14 @@ _HOST_WORDINGS = (
         _HOST,
         "ailed to allocate staging buffer of size ",
         "<#requested_bytes>",
+    ),
+    Wording("host-transfer-buffer", _HOST, "ailed to allocate host memory for transfer buffer"),
+    Wording(
+        "host-offload",
+        _HOST,
+        "ailed to allocate ",
+        "<#requested_bytes> bytes for host offloading transfer buffer",
+        needle=" for host offloading",
     ),
     Wording(
         "host-alloc",
@@ -284,21 +313,29 @@ _CPU_WORDINGS = (
     Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),
 )
 
-_SHARED_WORDINGS = tuple(
+_SHARED_WORDINGS = (
     Wording(
-        f"status-{name}",
+        "not-enough",
         OomMessage(""),
-        f"{status}: ",
-        rf"{_STATUS}(?:[Oo]ut of memory(?! while trying| allocating)"
-        r"|[Ff]ailed to allocate <requested_bytes>)",
-        "echo",
-    )
-    for name, status in (
-        ("exhausted", "RESOURCE_EXHAUSTED"),
-        ("exhausted-old", "Resource exhausted"),
-        ("internal", "INTERNAL"),
-        ("internal-old", "Internal"),
-    )
+        "Not enough memory to allocate ",
+        "<requested_bytes>",
+    ),
+    *(
+        Wording(
+            f"status-{name}",
+            OomMessage(""),
+            f"{status}: ",
+            rf"{_STATUS}(?:[Oo]ut of memory(?! while trying| allocating)"
+            r"|[Ff]ailed to allocate <requested_bytes>)",
+            "echo",
+        )
+        for name, status in (
+            ("exhausted", "RESOURCE_EXHAUSTED"),
+            ("exhausted-old", "Resource exhausted"),
+            ("internal", "INTERNAL"),
+            ("internal-old", "Internal"),
+        )
+    ),
 )
 
 WORDINGS = (

@@ -28,7 +28,7 @@ _SHORT = 1 << 16
 # Each wording has one of these; a test says so.
 _HINTS = (
     "emory", "MEMORY", "lloc", "ALLOC", "hbm", "Hbm", "usage", "requirement", "OOM", "Oom",
-    "BufferAssignment", "handle:", "cuFFT",
+    "BufferAssignment", "handle:", "cuFFT", "HBM", "capacity",
 )
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -209,7 +209,7 @@ def _agree(statement: _Statement, group: list[_Statement]) -> bool:
 
 _CODE = r"(E\d{4}): [A-Z]\w{1,80}: ?$"
 _LINK = r"openxla\.org/xla/errors/error_(\d{4})(?!\d)"
-_LOADING = r"Error loading program '([^']{1,500})'"
+_LOADING = r"Error loading (?:SparseCore )?program '([^']{1,500})'"
 _MODULE = r"HLO module: ([\w.<>-]{0,500}\w)|\[executable_name='([^']{1,500})'\]"
 _REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
 

@@ -57,6 +57,15 @@ WORDINGS = (
         ),
     ),
     Wording(
+        "tpu-used",
+        _COMPILE,
+        "Used ",
+        r"<used_bytes> of <limit_bytes> <memory_space>\. Exceeded \w{1,30} capacity by"
+        " <exceeded_by_bytes>",
+        "part",
+        needle=" capacity by ",
+    ),
+    Wording(
         "tpu-total",
         _COMPILE_HBM,
         "Ran out of memory on HBM",
@@ -99,6 +108,26 @@ WORDINGS = (
         ),
     ),
     Wording(
+        "tpu-embedding",
+        _COMPILE_HBM,
+        "due to lack of HBM space",
+        optional(
+            r"\. The HBM capacity available per TPU core \(<limit_bytes>\)",
+            r" is smaller than the HBM requirement after padding \(<used_bytes>\)",
+        ),
+    ),
+    Wording(
+        "tpu-embedding-run",
+        _RUN,
+        "TPU embedding: out of memory allocating ",
+        "<requested_bytes>",
+    ),
+    Wording(
+        "tpu-host",
+        OomMessage("", platform="tpu", phase="run", memory_space="host", pool="host"),
+        "OOM in pinned host allocator",
+    ),
+    Wording(
         "tpu-usage",
         _COMPILE,
         "Total ",
@@ -126,7 +155,7 @@ WORDINGS = (
         "<requested_bytes>"
         + optional(
             r"\. That was not possible\. There are <free_bytes> free",
-            r"\. Due to fragmentation, the largest contiguous region of free memory is"
+            r"\.(?: Due to fragmentation,)? [Tt]he largest contiguous region of free memory is"
             r" <largest_free_bytes>",
         ),
     ),
