@@ -10,7 +10,7 @@ from hbmwatch._sizes import format_size
 if TYPE_CHECKING:
     from hbmwatch._records import OomMessage
 
-_ON_CHIP = ("vmem", "smem", "cmem", "sflag")
+_ON_CHIP = ("vmem", "smem", "cmem", "sflag", "spmem", "tilespmem")
 _SMALL_SHARE = 16
 _SMALL_BYTES = 256 * 2**20
 
