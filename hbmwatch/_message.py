@@ -61,6 +61,11 @@ class _Group(NamedTuple):
 def parse_oom(text: str) -> OomMessage | None:
     """The first device-memory OOM in a text, or None.
 
+    Read are the wordings of XLA's compilers, runtimes and allocators, and of the CUDA and ROCm
+    libraries below them; a text that only speaks of memory, a limit of one kernel, a warning that
+    says it is no failure, and PyTorch's own "CUDA out of memory" are None. A space on the chip
+    (vmem, smem, ...) is an OOM of that space.
+
     Args:
         text: An exception's text, a traceback or a log, as raw or as wrapped as it comes. It is
             returned unchanged as the message's text.
