@@ -57,7 +57,12 @@ ENVIRONMENT = {  # what libtpu needs to compile on a machine without a TPU
 PHASES: dict[str, list[tuple[Any, str]]] = {
     "capture": [(_profiler, "collect"), (_profiler, "dump")],
     "read": [(_capture, "_find"), (_hlo, "read_modules"), (_hlo, "peak_summary")],
-    "findings": [(_findings, "find"), (_rollup, "rollup"), (_rollup, "breakdown")],
+    "findings": [
+        (_findings, "find"),
+        (_rollup, "rollup"),
+        (_rollup, "with_roles"),
+        (_rollup, "breakdown"),
+    ],
     "notes": [(_notes, "notes"), (_device, "device_memory")],
     "files": [(_runs, "keep")],
     "text": [(_render, "report_text"), (_render, "headline")],
