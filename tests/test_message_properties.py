@@ -187,7 +187,7 @@ LONG = {
 
 def seconds(text: str) -> tuple[float, OomMessage | None]:
     """The CPU time that a text takes, the least of up to three times, and its message."""
-    took = []
+    took: list[float] = []
     while not took or (min(took) >= 2 and len(took) < 3):
         start = time.process_time()
         message = parse_oom(text)
