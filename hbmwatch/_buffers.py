@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from hbmwatch._backward import saved_for_backward
 from hbmwatch._evidence import ERROR_1000, LAX_MAP, Evidence, lines, some
-from hbmwatch._flow import F32, U32, Live, Origin, elements, is_backward, is_recomputed
+from hbmwatch._flow import Live, is_backward, is_recomputed
+from hbmwatch._graph import elements, joined_names
+from hbmwatch._origin import Leaf, Origin
 from hbmwatch._protos import HloInstructionProto
 from hbmwatch._records import Finding
 from hbmwatch._sizes import format_size
 
 _FAMILIES = 60
+_F32, _U32 = 11, 8
 _MANY = 3
 _EXPANDS, _ALL_PAIRS = 2, 16
 _PADDED = 2.0
@@ -197,7 +200,7 @@ def _other_kind(
     evidence: Evidence,
     live: Live,
     origin: Origin,
-    leaves: Sequence[HloInstructionProto],
+    leaves: Sequence[Leaf],
     names: str,
     count: int,
     waits: bool,
@@ -209,7 +212,7 @@ def _other_kind(
         return "pairwise"
     if _is_mapped(names):
         return "samples"
-    if bits and (random or live.element_type == U32):
+    if bits and (random or live.element_type == _U32):
         return "random-bits"
     partial = live.op.kind == "temporary" and not waits and not _is_collective(live)
     if count >= _MANY and partial and not _is_gradient(evidence, live, count):
@@ -295,13 +298,14 @@ def _is_jacobian(evidence: Evidence, live: Live, names: str) -> bool:
 
 
 def _is_one_hot(
-    origin: Origin, leaves: Sequence[HloInstructionProto], names: str
+    origin: Origin, leaves: Sequence[Leaf], names: str
 ) -> bool:
     """Whether a buffer compares an index with a running number: one_hot, or the same by hand."""
     if "one_hot" in names:
         return True
-    counted = sum(leaf.opcode == "iota" for leaf in leaves) == 1
-    plain = all(leaf.opcode in ("iota", "broadcast") for leaf in leaves)
+    opcodes = [leaf.instruction.opcode for leaf in leaves]
+    counted = opcodes.count("iota") == 1
+    plain = set(opcodes) <= {"iota", "broadcast"}
     compared = "compare" in origin.chain and not _RANDOM_OPS & origin.chain
     return counted and plain and compared and len(leaves) > 1 and "select" not in origin.chain
 
@@ -310,15 +314,17 @@ def _product(
     evidence: Evidence,
     live: Live,
     origin: Origin,
-    leaves: Sequence[HloInstructionProto],
+    leaves: Sequence[Leaf],
     uses: Sequence[HloInstructionProto],
 ) -> str:
     """The kind of a matrix product that is much larger than its factors; "" where it is not."""
-    products = [leaf for leaf in leaves if evidence.flow.is_product(leaf)]
+    graph = evidence.flow.graph
+    products = [leaf for leaf in leaves if graph.is_product(leaf.instruction)]
     if not products:
         return ""
-    factors = [f for f in evidence.program.operands(products[0]) if elements(f.shape) > 1]
-    size = elements(products[0].shape)
+    product, outer = products[0].instruction, products[0].outer
+    factors = [f for f in graph.operands(product) if elements(f.shape) > 1]
+    size = elements(product.shape)
     growth = size / max((elements(f.shape) for f in factors), default=size)
     if growth < _EXPANDS:
         return ""
@@ -326,7 +332,7 @@ def _product(
         ranks = [len([d for d in f.shape.dimensions if d > 1]) for f in factors]
         square = len(live.dims) == 2 and live.dims[0] == live.dims[1]
         return "attention-scores" if min(ranks, default=0) >= 3 or square else "logits"
-    given = all(evidence.flow.is_given(leaf, products[0]) for leaf in factors)
+    given = all(graph.is_given(factor, outer) for factor in factors)
     return "pairwise" if growth >= _ALL_PAIRS and given else ""
 
 
@@ -335,7 +341,7 @@ def _is_softmax(
 ) -> bool:
     """Whether a softmax (or logsumexp) is taken of a buffer, or made it."""
     opcodes = origin.chain | {user.opcode for user in uses}
-    names = " ".join(origin.names) + evidence.flow.all_inside(uses)
+    names = " ".join(origin.names) + joined_names(uses)
     if any(word in names for word in _SOFTMAX):
         return True
     sums = opcodes & {"reduce", "reduce-window", "divide", "subtract"}
@@ -343,15 +349,16 @@ def _is_softmax(
 
 
 def _is_pairwise(
-    evidence: Evidence, leaves: Sequence[HloInstructionProto], origin: Origin
+    evidence: Evidence, leaves: Sequence[Leaf], origin: Origin
 ) -> bool:
     """Whether a buffer combines two smaller ones along different dimensions."""
-    spread = [leaf for leaf in leaves if leaf.opcode == "broadcast"]
-    if not spread or any(leaf.opcode not in ("broadcast", "iota") for leaf in leaves):
+    plain = {leaf.instruction.opcode for leaf in leaves} <= {"broadcast", "iota"}
+    spread = [leaf.instruction for leaf in leaves if leaf.instruction.opcode == "broadcast"]
+    if not spread or not plain:
         return False
     parts = []
     for leaf in spread:
-        part = next(iter(evidence.program.operands(leaf)), None)
+        part = evidence.flow.graph.first(leaf)
         if part is not None and elements(part.shape) * 8 <= elements(leaf.shape):
             parts.append(elements(part.shape))
     whole = elements(spread[0].shape)
@@ -359,24 +366,24 @@ def _is_pairwise(
         _RANDOM_OPS <= origin.chain)
 
 
-def _is_scalar(evidence: Evidence, leaf: HloInstructionProto) -> bool:
+def _is_scalar(evidence: Evidence, leaf: Leaf) -> bool:
     """Whether a leaf is a broadcast number."""
-    if leaf.opcode == "constant":
+    if leaf.instruction.opcode == "constant":
         return True
-    part = next(iter(evidence.program.operands(leaf)), None)
-    return leaf.opcode == "broadcast" and part is not None and elements(part.shape) <= 1
+    part = evidence.flow.graph.first(leaf.instruction)
+    broadcast = leaf.instruction.opcode == "broadcast"
+    return broadcast and part is not None and elements(part.shape) <= 1
 
 
-def _is_argument(evidence: Evidence, leaves: Sequence[HloInstructionProto]) -> bool:
+def _is_argument(evidence: Evidence, leaves: Sequence[Leaf]) -> bool:
     """Whether a buffer is a form of an argument of the program."""
-    parameters = [leaf for leaf in leaves if leaf.opcode == "parameter"]
-    return bool(parameters) and len(parameters) == len(leaves) and all(
-        evidence.flow.is_argument(leaf) for leaf in parameters)
+    return bool(leaves) and all(
+        evidence.flow.graph.is_argument(leaf.instruction) for leaf in leaves)
 
 
 def _argument_kind(live: Live, origin: Origin) -> str:
     """Whether a form of an argument is a copy in another layout, or a wider cast."""
-    if origin.narrow is not None and live.element_type == F32:
+    if origin.narrow is not None and live.element_type == _F32:
         return "dtype"
     if live.op.kind == "temporary" and origin.chain <= _ONLY_MOVES:
         return "layout-copy"

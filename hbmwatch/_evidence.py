@@ -83,7 +83,7 @@ class Output:
         path: Its pytree path; "output 3" where it is not known.
         dims: The dimensions on one device.
         element_type: XLA's number of the element type.
-        size_bytes: Bytes without padding, on one device.
+        shape: Its shape on one device.
         sharding: How it is laid over the mesh; None on one device.
         leaf: What the call knows of it; None where it is not known.
         aliased: Whether it lies in an argument's memory.
@@ -95,11 +95,16 @@ class Output:
     path: str
     dims: tuple[int, ...]
     element_type: int
-    size_bytes: int
+    shape: ShapeProto
     sharding: OpSharding | None
     leaf: Leaf | None
     aliased: bool
     instruction: HloInstructionProto | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes without padding, on one device."""
+        return _bytes(self.shape)
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,7 @@ class Evidence:
         leaves = self._leaves()
         shardings = list(self.program.parameter_shardings)
         found = []
-        for number, instruction in sorted(self.program.parameters.items()):
+        for number, instruction in self._parameters.items():
             allocation = sizes.get(number)
             shape = instruction.shape
             found.append(Argument(
@@ -191,16 +196,24 @@ class Evidence:
             ))
         return tuple(found)
 
+    @functools.cached_property
+    def _parameters(self) -> dict[int, HloInstructionProto]:
+        """The program's parameters, by number."""
+        graph = self.flow.graph
+        numbered = sorted((number, found) for found, number in graph.argument_ids.items())
+        found = ((number, graph.find(instruction)) for number, instruction in numbered)
+        return {number: instruction for number, instruction in found if instruction is not None}
+
     def _leaves(self) -> dict[int, Leaf]:
         """The call's leaves by parameter number: by path, where those agree, else by order."""
         if self.call is None:
             return {}
         used = [leaf for leaf in self.call.arguments if leaf.used]
         by_path = {leaf.path: leaf for leaf in used}
-        numbers = sorted(self.program.parameters)
+        numbers = list(self._parameters)
         in_order = dict(zip(numbers, used)) if len(used) == len(numbers) else {}
         found = {}
-        for number, instruction in self.program.parameters.items():
+        for number, instruction in self._parameters.items():
             leaf = by_path.get(instruction.metadata.op_name, in_order.get(number))
             if leaf is not None:
                 found[number] = leaf
@@ -210,13 +223,13 @@ class Evidence:
     def outputs(self) -> tuple[Output, ...]:
         """The results of the program, in order."""
         entry = self.program.entry
-        root = self.program.instructions.get(entry.root_id) if entry is not None else None
+        root = self.flow.graph.find(entry.root_id) if entry is not None else None
         if root is None:
             return ()
         parts = list(root.shape.tuple_shapes) or [root.shape]
         makers: list[HloInstructionProto | None] = [root] * len(parts)
         if root.opcode == "tuple":
-            makers = [self.program.instructions.get(i) for i in root.operand_ids]
+            makers = [self.flow.graph.find(i) for i in root.operand_ids]
         aliased = {tuple(entry.output_shape_index) for entry in self.program.aliases}
         leaves = self.call.outputs if self.call is not None else ()
         leaves = leaves if len(leaves) == len(parts) else ()
@@ -230,7 +243,7 @@ class Evidence:
                 path=leaf.path if leaf is not None else f"output {index}",
                 dims=tuple(part.dimensions),
                 element_type=part.element_type,
-                size_bytes=_bytes(part),
+                shape=part,
                 sharding=_part(sharding, index),
                 leaf=leaf,
                 aliased=key in aliased,

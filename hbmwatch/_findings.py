@@ -8,8 +8,9 @@ from collections.abc import Callable
 from hbmwatch import _backward, _buffers, _leaves
 from hbmwatch._call import CallInfo
 from hbmwatch._evidence import ERROR_1000, Evidence, lines, some
-from hbmwatch._flow import FLOAT_BITS, Flow, Live
+from hbmwatch._flow import Flow, Live
 from hbmwatch._hlo import Program
+from hbmwatch._origin import FLOAT_BITS
 from hbmwatch._records import Finding, OomMessage, PeakOp, PeakSummary
 from hbmwatch._sizes import format_size
 
@@ -206,10 +207,10 @@ def _is_idle(evidence: Evidence, live: Live, points: int) -> bool:
         return False
     order = evidence.flow.order
     mine = order.get(live.instruction.id)
-    if any(evidence.program.instructions[user].opcode == "while"
-           for user in evidence.flow.readers(live)):
+    readers = evidence.flow.readers(live)
+    if any(reader.opcode == "while" for reader in readers):
         return False
-    read = sorted(order[user] for user in evidence.flow.readers(live) if user in order)
+    read = sorted(order[reader.id] for reader in readers if reader.id in order)
     if mine is None or not read:
         return False
     gaps = [b - a for a, b in zip([mine, *read], read)]

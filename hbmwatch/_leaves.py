@@ -32,7 +32,7 @@ _MIXES = frozenset(
 _GATHERS = frozenset(
     "all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split()
 )
-_VISITS = 200
+_DEEPEST = 200
 
 Form = tuple[tuple[int, ...], int]
 
@@ -67,8 +67,8 @@ def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
     """Arguments that could be donated, each with an output that could take its memory.
 
     An argument comes back updated if an output of its shape is computed from it element by
-    element, or ends in the same keys; XLA may have given that output another donated argument's
-    memory, and then another output of this shape is free.
+    element; XLA may have given that output another donated argument's memory, and then another
+    output of this shape is free.
     """
     donated = {a.number for a in evidence.arguments if a.leaf is not None and a.leaf.donated}
     donated |= {donor.parameter_number for donor in evidence.program.donors}
@@ -78,27 +78,18 @@ def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
             kept.setdefault((argument.dims, argument.element_type), []).append(argument)
     free: dict[Form, list[Output]] = {}
     updated: set[int] = set()
+    known: dict[tuple[int, int], frozenset[int]] = {}
     for output in evidence.outputs:
         form = (output.dims, output.element_type)
-        if form not in kept or not output.dims:
-            continue
-        updated |= _updated(evidence, output, kept[form])
-        if not output.aliased:
-            free.setdefault(form, []).append(output)
+        if form in kept and output.dims:
+            updated |= _elementwise_sources(evidence, output, known)
+            if not output.aliased:
+                free.setdefault(form, []).append(output)
     return [
         pair
         for form, outputs in free.items()
         for pair in zip([a for a in kept[form] if a.number in updated], outputs)
     ]
-
-
-def _updated(evidence: Evidence, output: Output, candidates: Sequence[Argument]) -> set[int]:
-    """The numbers of the arguments of which an output is the next value."""
-    if output.leaf is not None:
-        named = {a.number for a in candidates if _same_leaf(a.path, output.path)}
-        if named:
-            return named
-    return set(_elementwise_sources(evidence, output))
 
 
 def _same_leaf(argument: str, output: str) -> bool:
@@ -115,27 +106,45 @@ def _same_leaf(argument: str, output: str) -> bool:
 Place = tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]
 
 
-def _elementwise_sources(evidence: Evidence, output: Output) -> list[int]:
-    """The arguments from which an output is computed element by element, through loops too."""
-    flow = evidence.flow
-    todo: list[Place] = []
-    if output.instruction is not None:
-        todo.append((output.instruction, ()))
-        part = flow.element(output.instruction, output.index)
-        if part is not None and output.instruction.opcode == "fusion":
-            todo = [(part, (output.instruction,))]
-    found: list[int] = []
-    seen: set[tuple[int, int]] = set()
-    while todo and len(seen) < _VISITS:
-        at, outer = todo.pop(0)
-        key = (at.id, outer[-1].id if outer else 0)
-        if key in seen or at.opcode in _MIXES:
-            continue
-        seen.add(key)
-        if at.opcode == "parameter" and not outer and flow.is_argument(at):
-            found.append(at.parameter_number)
-        todo += _elementwise_operands(evidence, at, outer, output.dims)
-    return found
+def _elementwise_sources(
+    evidence: Evidence, output: Output, known: dict[tuple[int, int], frozenset[int]]
+) -> frozenset[int]:
+    """The arguments from which an output is computed element by element, through loops too.
+
+    Args:
+        known: What was found already, by instruction and the fusion that it is in.
+    """
+    start = output.instruction
+    if start is None:
+        return frozenset()
+    part = evidence.flow.graph.element(start, output.index) if start.opcode == "fusion" else None
+    places = [(part, (start,))] if part is not None else [(start, ())]
+    return _sources_of(evidence, places[0], output.dims, known, 0)
+
+
+def _sources_of(
+    evidence: Evidence,
+    place: Place,
+    dims: tuple[int, ...],
+    known: dict[tuple[int, int], frozenset[int]],
+    depth: int,
+) -> frozenset[int]:
+    """The arguments above a place, by elementwise steps."""
+    at, outer = place
+    key = (at.id, outer[-1].id if outer else 0)
+    if key in known:
+        return known[key]
+    known[key] = frozenset()
+    if at.opcode in _MIXES or depth > _DEEPEST:
+        return known[key]
+    if at.opcode == "parameter" and not outer:
+        number = evidence.flow.graph.argument_ids.get(at.id)
+        known[key] = frozenset() if number is None else frozenset((number,))
+        return known[key]
+    above = _elementwise_operands(evidence, at, outer, dims)
+    known[key] = frozenset().union(
+        *(_sources_of(evidence, one, dims, known, depth + 1) for one in above))
+    return known[key]
 
 
 def _elementwise_operands(
@@ -151,22 +160,20 @@ def _elementwise_operands(
         outer: The fusions that it is in, outermost first.
         dims: The dimensions that are followed.
     """
-    program, flow = evidence.program, evidence.flow
-    inner = flow.fused(at)
-    if inner is not None:
-        root = program.instructions.get(inner.root_id)
+    graph = evidence.flow.graph
+    if graph.fused(at) is not None:
+        root = graph.fused_root(at)
         return [(root, (*outer, at))] if root is not None else []
     if at.opcode == "parameter":
-        caller = flow.passed(outer[-1], at) if outer else None
+        caller = graph.passed(outer[-1], at) if outer else None
         return [(caller, outer[:-1])] if caller is not None else []
-    operands = program.operands(at)
     if at.opcode != "get-tuple-element":
-        return [(o, outer) for o in operands if tuple(o.shape.dimensions) == dims]
-    source = next(iter(operands), None)
-    part = flow.element(source, at.tuple_index) if source is not None else None
+        return [(o, outer) for o in graph.operands(at) if tuple(o.shape.dimensions) == dims]
+    source = graph.first(at)
+    part = graph.element(source, at.tuple_index) if source is not None else None
     if source is None or part is None:
         return []
-    return [(part, (*outer, source) if flow.fused(source) is not None else outer)]
+    return [(part, (*outer, source) if graph.fused(source) is not None else outer)]
 
 
 def donation_unusable(evidence: Evidence) -> Finding | None:

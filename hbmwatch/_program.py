@@ -66,10 +66,10 @@ class Program:
     @functools.cached_property
     def instructions(self) -> dict[int, HloInstructionProto]:
         """The instructions of all computations, by id."""
-        return self._outside | self._instructions(fused=True)
+        return self.outside | self._instructions(fused=True)
 
     @functools.cached_property
-    def _outside(self) -> dict[int, HloInstructionProto]:
+    def outside(self) -> dict[int, HloInstructionProto]:
         """The instructions outside of fusions, by id: a third of a program, and all its buffers."""
         return self._instructions(fused=False)
 
@@ -145,7 +145,7 @@ class Program:
                 if buffer is None:
                     continue
                 defined_at = buffer.defined_at.instruction_id
-                instruction = self._outside.get(defined_at) or self.instructions.get(defined_at)
+                instruction = self.outside.get(defined_at) or self.instructions.get(defined_at)
                 if instruction is not None:
                     self._check(buffer.size)
                     placed[buffer.id] = Buffer(buffer, allocation, instruction)

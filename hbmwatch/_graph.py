@@ -1,0 +1,225 @@
+"""A module's instructions as a graph: operands, fusions, loops; entered only where asked.
+
+Fusions hold two thirds of a program. They are read when a walk enters them, and not before.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+
+from hbmwatch._hlo import Program
+from hbmwatch._protos import HloComputationProto, HloInstructionProto, ShapeProto
+
+TUPLE = 13
+# Instructions that give their first operand back, with other layout, type or rank.
+MOVES = frozenset(
+    "bitcast copy reshape transpose convert copy-start copy-done get-tuple-element all-gather-done "
+    "all-reduce-done async-start async-done bitcast-convert optimization-barrier".split()
+)
+_INWARDS = frozenset("bitcast copy reshape transpose".split())
+_DEEPEST = 300
+_PLAIN = MOVES | {"parameter"}
+
+
+def elements(shape: ShapeProto) -> int:
+    """How many elements an array has; of a tuple, its largest entry."""
+    if shape.element_type == TUPLE:
+        return max((elements(part) for part in shape.tuple_shapes), default=0)
+    return math.prod(shape.dimensions)
+
+
+class Graph:
+    """The instructions of one program; everything is made on demand."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._inside: dict[int, HloInstructionProto] = {}
+        self._entered: set[int] = set()
+
+    def find(self, instruction_id: int) -> HloInstructionProto | None:
+        """An instruction by id, if it is outside of fusions or in one that was entered."""
+        found = self.program.outside.get(instruction_id)
+        return found if found is not None else self._inside.get(instruction_id)
+
+    def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
+        """The instructions whose results an instruction takes."""
+        found = [self.find(operand) for operand in instruction.operand_ids]
+        return [operand for operand in found if operand is not None]
+
+    def first(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
+        """The first operand; None where there is none."""
+        return next((self.find(operand) for operand in instruction.operand_ids), None)
+
+    # --- fusions ----------------------------------------------------------------------------------
+
+    def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
+        """The computation inside a fusion (or an async call); None for other instructions."""
+        if instruction.opcode not in ("fusion", "async-start", "call"):
+            return None
+        called = instruction.called_computation_ids
+        inner = self.program.computations.get(called[0]) if called else None
+        if inner is not None and inner.id not in self._entered:
+            self._entered.add(inner.id)
+            self._inside |= {inside.id: inside for inside in inner.instructions}
+        return inner
+
+    def fused_root(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
+        """The root of the computation inside a fusion; None for other instructions."""
+        inner = self.fused(instruction)
+        return self.find(inner.root_id) if inner is not None else None
+
+    def passed(
+        self, caller: HloInstructionProto, parameter: HloInstructionProto
+    ) -> HloInstructionProto | None:
+        """What a fusion passes for one of its parameters; None where it passes nothing."""
+        if parameter.parameter_number >= len(caller.operand_ids):
+            return None
+        return self.find(caller.operand_ids[parameter.parameter_number])
+
+    def everything_in(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
+        """The instructions inside a fusion and inside the fusions in it."""
+        inner = self.fused(instruction)
+        if inner is None:
+            return []
+        found = list(inner.instructions)
+        return found + [deep for i in inner.instructions for deep in self.everything_in(i)]
+
+    def root(self, instruction: HloInstructionProto) -> HloInstructionProto:
+        """What makes a result inside a fusion, behind bitcasts and copies; itself elsewhere.
+
+        Of a get-tuple-element of a fusion with several results, what makes that one.
+        """
+        found = instruction
+        for _ in range(_DEEPEST):
+            deeper = self._inwards(found)
+            if deeper is None or deeper.opcode == "parameter":
+                break
+            found = deeper
+        return found
+
+    def _inwards(self, at: HloInstructionProto) -> HloInstructionProto | None:
+        """One step into a fusion, or behind a move; None where there is none."""
+        if at.opcode == "get-tuple-element":
+            fusion = self.first(at)
+            known = fusion is not None and self.fused(fusion) is not None
+            return self.element(fusion, at.tuple_index) if fusion is not None and known else None
+        if at.opcode in _INWARDS:
+            return self.first(at)
+        return self.fused_root(at)
+
+    def element(self, source: HloInstructionProto, index: int) -> HloInstructionProto | None:
+        """What makes one entry of a tuple: in a fusion, or what a loop starts from there."""
+        holder = self.fused_root(source) if self.fused(source) is not None else source
+        if holder is not None and holder.opcode == "while":
+            holder = self.first(holder)
+        if holder is None or holder.opcode != "tuple" or index >= len(holder.operand_ids):
+            return None
+        return self.find(holder.operand_ids[index])
+
+    # --- loops ------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def loops(self) -> tuple[HloInstructionProto, ...]:
+        """The while instructions of the entry computation, and those inside of them."""
+        found: list[HloInstructionProto] = []
+        todo = [self.program.entry] if self.program.entry is not None else []
+        seen: set[int] = set()
+        while todo:
+            computation = todo.pop()
+            if computation.id in seen:
+                continue
+            seen.add(computation.id)
+            for instruction in computation.instructions:
+                if instruction.opcode in ("while", "call", "conditional"):
+                    found += [instruction] if instruction.opcode == "while" else []
+                    called = map(self.program.computations.get, instruction.called_computation_ids)
+                    todo += [inner for inner in called if inner is not None]
+        return tuple(found)
+
+    @functools.cached_property
+    def _looped(self) -> dict[int, HloComputationProto]:
+        """The computation that an instruction of a loop's body or condition is in, by its id."""
+        ids = {called for loop in self.loops for called in loop.called_computation_ids}
+        found = [self.program.computations[i] for i in ids if i in self.program.computations]
+        return {inner.id: body for body in found for inner in body.instructions}
+
+    def loop_of(
+        self, instruction: HloInstructionProto
+    ) -> tuple[HloInstructionProto | None, HloComputationProto | None]:
+        """The loop in whose body an instruction is, and the body; None for both in no loop."""
+        body = self._looped.get(instruction.id)
+        if body is None:
+            return None, None
+        return next(w for w in self.loops if body.id in w.called_computation_ids), body
+
+    def start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
+        """What a loop carries at a position when it starts, behind moves."""
+        at = self.element(loop, position)
+        for _ in range(_DEEPEST):
+            if at is None or at.opcode not in MOVES:
+                break
+            at = self.first(at)
+        return at
+
+    # --- what instructions are --------------------------------------------------------------------
+
+    @functools.cached_property
+    def argument_ids(self) -> dict[int, int]:
+        """The number of each of the program's parameters, by the instruction's id."""
+        found = {}
+        for allocation in self.program.allocations:
+            if not allocation.is_entry_computation_parameter:
+                continue
+            for assigned in allocation.assigned:
+                buffer = self.program.buffers.get(assigned.logical_buffer_id)
+                if buffer is not None and buffer.instruction.opcode == "parameter":
+                    found[buffer.instruction.id] = buffer.instruction.parameter_number
+        return found
+
+    def is_argument(self, instruction: HloInstructionProto) -> bool:
+        """Whether an instruction is a parameter of the program itself."""
+        return instruction.id in self.argument_ids
+
+    def is_given(
+        self, factor: HloInstructionProto, outer: tuple[HloInstructionProto, ...]
+    ) -> bool:
+        """Whether a value is an argument of the program, but for moves.
+
+        Args:
+            factor: The instruction.
+            outer: The fusions that it is in, outermost first.
+        """
+        at: HloInstructionProto | None = factor
+        for _ in range(_DEEPEST):
+            if at is None:
+                return False
+            inner = self.fused(at)
+            if at.opcode == "parameter" and outer:
+                at, outer = self.passed(outer[-1], at), outer[:-1]
+            elif at.opcode in MOVES or (
+                inner is not None and {i.opcode for i in inner.instructions} <= _PLAIN
+            ):
+                at = self.first(at)
+            else:
+                return self.is_argument(at)
+        return False
+
+    @staticmethod
+    def is_product(instruction: HloInstructionProto) -> bool:
+        """Whether an instruction is a matrix product, under any of its names."""
+        if instruction.opcode == "dot":
+            return True
+        named = instruction.metadata.op_name.endswith("dot_general")
+        if instruction.opcode == "convolution":
+            return named
+        target = instruction.custom_call_target
+        return instruction.opcode == "custom-call" and (
+            named or "gemm" in target or "matmul" in target
+        )
+
+
+def joined_names(instructions: Iterable[HloInstructionProto]) -> str:
+    """The op_names of instructions, joined, for a search."""
+    return " ".join(i.metadata.op_name for i in instructions if i.metadata.op_name)
