@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pty
-import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 import hbmwatch
-from hbmwatch import OomReport, _cli, load_peak_summary, parse_oom, parse_ooms
+from hbmwatch import OomReport, _cli, _findings, load_peak_summary, parse_oom, parse_ooms
 from hbmwatch._meaning import meaning
 from tests import programs
 
@@ -368,10 +367,36 @@ def test_progress_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert stderr.getvalue() == ""
 
 
+def test_peak_is_shown_though_the_findings_fail(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, profile: Path
+) -> None:
+    """What failed is a sentence; the peak is there all the same."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(_findings, "find", fail)
+    status, out, _ = run(capsys, "peak", str(profile))
+    assert status == 0
+    assert "34.3 MiB at the peak of jit_triple" in out
+    assert "not known: the findings: RuntimeError: no luck" in out
+
+
+def test_an_interrupt_has_the_shells_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends without a traceback."""
+
+    def interrupt(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_cli, "_read_text", interrupt)
+    assert run(capsys, "explain") == (130, "", "")
+
+
 def test_the_script_is_installed() -> None:
     """Where the package is installed, `hbmwatch` is this command."""
     scripts = importlib.metadata.entry_points(group="console_scripts", name="hbmwatch")
     if not scripts:
         pytest.skip("hbmwatch is not installed, only on the path")
     assert {script.load() for script in scripts} == {_cli.main}
-    assert shutil.which("hbmwatch")

@@ -207,3 +207,11 @@ def test_the_values_say_the_same() -> None:
             }
         ],
     }
+
+
+def test_buffers_of_several_sizes_are_summed_in_the_text() -> None:
+    """Only equal buffers read as "2 x 1.00 GiB"."""
+    before = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 1))
+    after = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 3))
+    line = diff_text(before, after, 1).splitlines()[-1]
+    assert line.split("  ")[-2].strip() == "2 x 1.00 GiB -> 4.00 GiB in 2"

@@ -21,6 +21,7 @@ from hbmwatch import (
     PeakOp,
     PeakSummary,
 )
+from hbmwatch._roles import ROLES, role_of
 
 webdriver = pytest.importorskip("selenium.webdriver")
 
@@ -158,6 +159,29 @@ REPORT = OomReport(
     function="train_step",
     versions={"jax": "0.10.2"},
 )
+
+
+@pytest.mark.parametrize(
+    ("op", "role"),
+    [
+        (PeakOp("", size_bytes=3000), "small buffers"),
+        (_op("x", 1, role="gradients"), "gradients"),
+        (_op("x", 1, kind="output"), "outputs"),
+        (_op("x", 1, kind="constant"), "constants"),
+        (_op("x", 1, kind="parameter", op_name="state.params['w']"), "parameters"),
+        (_op("x", 1, kind="parameter", op_name="opt_state[0].nu['w']"), "optimizer state"),
+        (_op("x", 1, kind="parameter", op_name="batch['image']"), "arguments"),
+        (_op("x", 1, opcode="all-gather"), "collectives"),
+        (_op("transpose(jvp(f))/rematted_computation/dot", 1), "recomputed by jax.checkpoint"),
+        (_op("transpose(jvp(f))/dot", 1), "backward temporaries"),
+        (_op("jvp(f)/dot", 1), "forward temporaries"),
+        (_op("dot", 1), "other temporaries"),
+    ],
+)
+def test_a_role_is_what_was_told_else_what_names_tell(op: PeakOp, role: str) -> None:
+    """A profile's buffers have no role of their own; paths and op_names tell some."""
+    assert role_of(op) == role
+    assert role in ROLES
 
 
 # --- what is on it --------------------------------------------------------------------------------

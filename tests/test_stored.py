@@ -136,6 +136,14 @@ def test_what_is_no_report_is_refused(values: Any, said: str) -> None:
     assert said in str(refused.value)
 
 
+def test_a_heap_that_no_array_holds_is_refused() -> None:
+    """Sizes of more than 64 bits are no sizes."""
+    values = _failure("1.00GiB", "f32[8]", 1).to_dict()
+    values["summary"]["heap_bytes"] = [2**64]
+    with pytest.raises(ValueError, match="heap_bytes holds an int of more than 64 bits"):
+        OomReport.from_dict(values)
+
+
 def _failure(size: str, shape: str, number: int) -> OomReport:
     message = parse_oom(_SIZED.format(size))
     assert message is not None
