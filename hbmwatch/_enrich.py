@@ -27,6 +27,8 @@ def raise_explained(
     Anything else, and an OOM that has been explained already, is left to the caller to re-raise as
     it is. So is one that is wrapped in somebody else's exception; that gets the report as a note.
 
+    Whatever fails meanwhile, `error` gets out; what asks the program to stop gets out at once.
+
     Returns:
         The report that is attached to `error`, or None.
 
@@ -34,21 +36,32 @@ def raise_explained(
         HbmOomError: `from None`, so that a traceback shows the compiler's text once; chained where
             JAX's traceback filtering is off.
     """
+    try:
+        carrier, report = _explained(error, failure, settings)
+    except Exception:  # no memory or no stack is left even to say so: `error` is worth more
+        return None
+    # No local may hold the exception when it is raised: its traceback holds this frame.
+    try:
+        if carrier is not None:
+            raise carrier from (error if _filters_nothing() else None)
+    finally:
+        del carrier, error
+    return report
+
+
+def _explained(
+    error: Exception, failure: Callable[[], Failure], settings: Settings
+) -> tuple[BaseException | None, OomReport | None]:
+    """What to raise in place of `error`, None where it is itself to be raised; and the report."""
     known = _errors.report_of(error)
     found = _errors.find_oom(error) if known is None else None
     if found is None:
-        return known
-    # No local may hold the exception when it is raised: its traceback holds this frame.
+        return None, known
     link, message = found
     report = _report(message, failure, settings)
     carrier = _carrier(error, link, message, report)
     _tell(report, carrier, settings)
-    try:
-        if carrier is not error:
-            raise carrier from (error if _filters_nothing() else None)
-    finally:
-        del carrier, error, link, found
-    return report
+    return (None if carrier is error else carrier), report
 
 
 def _carrier(
@@ -107,4 +120,4 @@ def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None
         settings.on_oom(report)
     except Exception as failed:
         _log.debug("on_oom failed", exc_info=failed)
-        carrier.add_note(f"hbmwatch: on_oom raised {type(failed).__name__}: {failed}")
+        carrier.add_note(f"hbmwatch: on_oom raised {_errors.described(failed)}")

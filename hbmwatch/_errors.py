@@ -132,5 +132,10 @@ def _notes(error: BaseException) -> tuple[Any, ...]:
 
 def bare_report(message: OomMessage, failed: Exception) -> OomReport:
     """What is left to say when making the report has itself failed."""
-    reason = f"the report could not be made: {type(failed).__name__}: {_text(failed)}"
+    reason = f"the report could not be made: {described(failed)}"
     return OomReport(message=message, missing=(reason,))
+
+
+def described(error: BaseException) -> str:
+    """The error's class and text, also where it refuses to give the text."""
+    return f"{type(error).__name__}: {_text(error)}"

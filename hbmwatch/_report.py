@@ -14,6 +14,7 @@ import jax
 from hbmwatch import (
     _capture,
     _device,
+    _errors,
     _findings,
     _hlo,
     _notes,
@@ -54,7 +55,7 @@ class _Missing(list[str]):
         except ProfileError as error:
             self.append(f"{what}: {error}")
         except Exception as error:
-            self.append(f"{what}: {type(error).__name__}: {error}")
+            self.append(f"{what}: {_errors.described(error)}")
             _log.debug("%s could not be had", what, exc_info=error)
         return otherwise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -40,7 +41,7 @@ def keep(xspace: bytes, logdir: str | None, process_index: int) -> Path:
     try:
         run.mkdir(parents=True)
         file.write_bytes(xspace)
-    except OSError:
+    except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         raise
     if logdir is None:
@@ -69,8 +70,14 @@ def _own_logdir() -> str:
         folder.mkdir(mode=0o700)
     made = folder.lstat()
     if not stat.S_ISDIR(made.st_mode) or made.st_uid != user:
-        return tempfile.mkdtemp(prefix="hbmwatch-")
+        return _spare_logdir()
     return str(folder)
+
+
+@functools.cache
+def _spare_logdir() -> str:
+    """A folder of this process alone, where the user's own belongs to somebody else."""
+    return tempfile.mkdtemp(prefix="hbmwatch-")
 
 
 def host_name() -> str:
