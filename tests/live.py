@@ -1,0 +1,58 @@
+"""Out-of-memory errors of a live CPU, in this process and in others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch import HbmOomError
+
+SIDE = 2**24
+PETABYTE = 2**50  # f32[SIDE, SIDE]: more than any machine gives at once
+SMALL = jnp.ones(8)
+# What the code of a child begins with.
+PRELUDE = """
+import sys, jax, jax.numpy as jnp
+from hbmwatch import HbmOomError, load_peak_summary, watch_hbm
+def fill(x):
+    return jnp.broadcast_to(x[0], (2**24, 2**24)) + 1
+x = jnp.ones(8)
+"""
+
+
+def fill(x: jax.Array) -> jax.Array:
+    """Asks for one petabyte."""
+    return jnp.broadcast_to(x[0], (SIDE, SIDE)) + 1
+
+
+def oom_of(call: Callable[..., Any], *args: Any, **kwargs: Any) -> HbmOomError:
+    """The HbmOomError that the call raises, its traceback dropped."""
+    with pytest.raises(HbmOomError) as caught:
+        call(*args, **kwargs)
+    oom: HbmOomError = caught.value.with_traceback(None)
+    return oom
+
+
+def start(code: str, *args: object) -> subprocess.Popen[str]:
+    """A child that runs PRELUDE and this code, its arguments in sys.argv[1:]."""
+    command = [sys.executable, "-c", PRELUDE + code, *map(str, args)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+def output(child: subprocess.Popen[str], seconds: float = 120) -> str:
+    """What a child printed, which must have succeeded."""
+    out, err = child.communicate(timeout=seconds)
+    assert child.returncode == 0, err[-4000:]
+    return out
+
+
+def run(code: str, *args: object) -> str:
+    """What a child that runs PRELUDE and this code prints."""
+    return output(start(code, *args))
