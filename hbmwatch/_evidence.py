@@ -175,34 +175,22 @@ class Evidence:
     def arguments(self) -> tuple[Argument, ...]:
         """The parameters of the program, by number."""
         aliased = {entry.parameter_number for entry in self.program.aliases}
-        sizes = {a.parameter_number: a for a in self.program.allocations
-                 if a.is_entry_computation_parameter}
         leaves = self._leaves()
         shardings = list(self.program.parameter_shardings)
-        found = []
-        for number, instruction in self._parameters.items():
-            allocation = sizes.get(number)
-            shape = instruction.shape
-            found.append(Argument(
-                number=number,
-                path=instruction.metadata.op_name or f"parameter {number}",
-                dims=tuple(shape.dimensions),
-                element_type=shape.element_type,
-                size_bytes=allocation.size if allocation is not None else _bytes(shape),
-                sharding=shardings[number] if number < len(shardings) else None,
-                leaf=leaves.get(number),
-                aliased=number in aliased,
-                in_hbm=allocation is None or allocation.color == _HBM,
-            ))
-        return tuple(found)
-
-    @functools.cached_property
-    def _parameters(self) -> dict[int, HloInstructionProto]:
-        """The program's parameters, by number."""
-        graph = self.flow.graph
-        numbered = sorted((number, found) for found, number in graph.argument_ids.items())
-        found = ((number, graph.find(instruction)) for number, instruction in numbered)
-        return {number: instruction for number, instruction in found if instruction is not None}
+        return tuple(
+            Argument(
+                number=given.number,
+                path=given.path or f"parameter {given.number}",
+                dims=given.dims,
+                element_type=given.element_type,
+                size_bytes=given.size_bytes,
+                sharding=shardings[given.number] if given.number < len(shardings) else None,
+                leaf=leaves.get(given.number),
+                aliased=given.number in aliased,
+                in_hbm=given.in_hbm,
+            )
+            for given in self.flow.graph.parameters
+        )
 
     def _leaves(self) -> dict[int, Leaf]:
         """The call's leaves by parameter number: by path, where those agree, else by order."""
@@ -210,46 +198,33 @@ class Evidence:
             return {}
         used = [leaf for leaf in self.call.arguments if leaf.used]
         by_path = {leaf.path: leaf for leaf in used}
-        numbers = list(self._parameters)
-        in_order = dict(zip(numbers, used)) if len(used) == len(numbers) else {}
-        found = {}
-        for number, instruction in self._parameters.items():
-            leaf = by_path.get(instruction.metadata.op_name, in_order.get(number))
-            if leaf is not None:
-                found[number] = leaf
-        return found
+        given = self.flow.graph.parameters
+        in_order = dict(zip((p.number for p in given), used)) if len(used) == len(given) else {}
+        found = ((p.number, by_path.get(p.path, in_order.get(p.number))) for p in given)
+        return {number: leaf for number, leaf in found if leaf is not None}
 
     @functools.cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The results of the program, in order."""
-        entry = self.program.entry
-        root = self.flow.graph.find(entry.root_id) if entry is not None else None
-        if root is None:
-            return ()
-        parts = list(root.shape.tuple_shapes) or [root.shape]
-        makers: list[HloInstructionProto | None] = [root] * len(parts)
-        if root.opcode == "tuple":
-            makers = [self.flow.graph.find(i) for i in root.operand_ids]
+        results = self.flow.graph.results
         aliased = {tuple(entry.output_shape_index) for entry in self.program.aliases}
         leaves = self.call.outputs if self.call is not None else ()
-        leaves = leaves if len(leaves) == len(parts) else ()
+        leaves = leaves if len(leaves) == len(results) else ()
         sharding = self.program.output_sharding
-        found = []
-        for index, part in enumerate(parts):
-            leaf = leaves[index] if leaves else None
-            key = (index,) if root.shape.tuple_shapes else ()
-            found.append(Output(
+        return tuple(
+            Output(
                 index=index,
-                path=leaf.path if leaf is not None else f"output {index}",
-                dims=tuple(part.dimensions),
-                element_type=part.element_type,
-                shape=part,
+                path=leaves[index].path if leaves else f"output {index}",
+                dims=result.dims,
+                element_type=result.element_type,
+                shape=result.shape,
                 sharding=_part(sharding, index),
-                leaf=leaf,
-                aliased=key in aliased,
-                instruction=makers[index] if index < len(makers) else None,
-            ))
-        return tuple(found)
+                leaf=leaves[index] if leaves else None,
+                aliased=(index,) in aliased or (len(results) == 1 and () in aliased),
+                instruction=result.instruction,
+            )
+            for index, result in enumerate(results)
+        )
 
     @functools.cached_property
     def state(self) -> frozenset[int]:

@@ -345,7 +345,9 @@ class Flow:
 
         Operands come before their users, so that one pass finds them all.
         """
-        wanted = {live.instruction.id for live in self.live if live.op.kind != "parameter"}
+        least = self.summary.peak_bytes // 1000
+        wanted = {live.instruction.id for live in self.live
+                  if live.op.kind == "temporary" or live.size_bytes >= least}
         users: dict[int, list[HloInstructionProto]] = {}
         bodies = {c for loop in self.graph.loops for c in loop.called_computation_ids}
         entry = self.program.entry
@@ -354,7 +356,7 @@ class Flow:
         for computation in computations:
             for instruction in computation.instructions:
                 operands = instruction.operand_ids
-                if not operands or wanted.isdisjoint(operands):
+                if wanted.isdisjoint(operands):
                     continue
                 for operand in operands:
                     users.setdefault(operand, []).append(instruction)

@@ -8,9 +8,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from hbmwatch._hlo import Program
-from hbmwatch._protos import HloComputationProto, HloInstructionProto, ShapeProto
+from hbmwatch._protos import (
+    BufferAllocationProto,
+    HloComputationProto,
+    HloInstructionProto,
+    ShapeProto,
+)
 
 TUPLE = 13
 # Instructions that give their first operand back, with other layout, type or rank.
@@ -20,7 +26,29 @@ MOVES = frozenset(
 )
 _INWARDS = frozenset("bitcast copy reshape transpose".split())
 _DEEPEST = 300
+_HBM = 0
 _PLAIN = MOVES | {"parameter"}
+
+
+class Parameter(NamedTuple):
+    """A parameter of the program, as it lies on one device."""
+
+    number: int
+    path: str
+    dims: tuple[int, ...]
+    element_type: int
+    size_bytes: int
+    in_hbm: bool
+    instruction: HloInstructionProto
+
+
+class Result(NamedTuple):
+    """A result of the program, and what computes it, alone or (a fusion) with the others."""
+
+    dims: tuple[int, ...]
+    element_type: int
+    shape: ShapeProto
+    instruction: HloInstructionProto | None
 
 
 def elements(shape: ShapeProto) -> int:
@@ -166,17 +194,54 @@ class Graph:
     # --- what instructions are --------------------------------------------------------------------
 
     @functools.cached_property
-    def argument_ids(self) -> dict[int, int]:
-        """The number of each of the program's parameters, by the instruction's id."""
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters of the program, by number; paths are "" where it does not name them."""
         found = {}
         for allocation in self.program.allocations:
             if not allocation.is_entry_computation_parameter:
                 continue
-            for assigned in allocation.assigned:
-                buffer = self.program.buffers.get(assigned.logical_buffer_id)
-                if buffer is not None and buffer.instruction.opcode == "parameter":
-                    found[buffer.instruction.id] = buffer.instruction.parameter_number
-        return found
+            instruction = self._parameter_in(allocation)
+            if instruction is not None:
+                number, shape = instruction.parameter_number, instruction.shape
+                found[number] = Parameter(
+                    number,
+                    instruction.metadata.op_name,
+                    tuple(shape.dimensions),
+                    shape.element_type,
+                    allocation.size,
+                    allocation.color == _HBM,
+                    instruction,
+                )
+        return tuple(found[number] for number in sorted(found))
+
+    def _parameter_in(self, allocation: BufferAllocationProto) -> HloInstructionProto | None:
+        """The parameter that lies in an allocation, perhaps with an output."""
+        for assigned in allocation.assigned:
+            buffer = self.program.buffers.get(assigned.logical_buffer_id)
+            if buffer is not None and buffer.instruction.opcode == "parameter":
+                return buffer.instruction
+        return None
+
+    @functools.cached_property
+    def results(self) -> tuple[Result, ...]:
+        """The results of the program, in order; one where it is no tuple."""
+        entry = self.program.entry
+        root = self.find(entry.root_id) if entry is not None else None
+        if root is None:
+            return ()
+        parts = list(root.shape.tuple_shapes) or [root.shape]
+        makers: list[HloInstructionProto | None] = [root] * len(parts)
+        if root.opcode == "tuple":
+            makers = [self.find(operand) for operand in root.operand_ids]
+        return tuple(
+            Result(tuple(part.dimensions), part.element_type, part, maker)
+            for part, maker in zip(parts, makers)
+        )
+
+    @functools.cached_property
+    def argument_ids(self) -> dict[int, int]:
+        """The number of each of the program's parameters, by the instruction's id."""
+        return {parameter.instruction.id: parameter.number for parameter in self.parameters}
 
     def is_argument(self, instruction: HloInstructionProto) -> bool:
         """Whether an instruction is a parameter of the program itself."""

@@ -19,6 +19,7 @@ from hbmwatch._evidence import (
     tiles,
 )
 from hbmwatch._flow import Live
+from hbmwatch._graph import Graph, elements
 from hbmwatch._protos import HloInstructionProto
 from hbmwatch._records import Finding
 from hbmwatch._shapes import type_name
@@ -32,9 +33,12 @@ _MIXES = frozenset(
 _GATHERS = frozenset(
     "all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split()
 )
-_DEEPEST = 200
+# A custom call of XLA:TPU that puts slices of a prefetched array together.
+_PREFETCHED = "ConcatBitcast"
+_VISITS = 100
 
 Form = tuple[tuple[int, ...], int]
+Masks = dict[int, list[int]]
 
 
 def donation(evidence: Evidence) -> Finding | None:
@@ -78,7 +82,7 @@ def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
             kept.setdefault((argument.dims, argument.element_type), []).append(argument)
     free: dict[Form, list[Output]] = {}
     updated: set[int] = set()
-    known: dict[tuple[int, int], frozenset[int]] = {}
+    known: Masks = {}
     for output in evidence.outputs:
         form = (output.dims, output.element_type)
         if form in kept and output.dims:
@@ -103,77 +107,87 @@ def _same_leaf(argument: str, output: str) -> bool:
     return same >= max(1, len(mine) - 1) and same > 0 and not mine[-1][:1].isdigit()
 
 
-Place = tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]
-
-
-def _elementwise_sources(
-    evidence: Evidence, output: Output, known: dict[tuple[int, int], frozenset[int]]
-) -> frozenset[int]:
+def _elementwise_sources(evidence: Evidence, output: Output, known: Masks) -> set[int]:
     """The arguments from which an output is computed element by element, through loops too.
 
     Args:
-        known: What was found already, by instruction and the fusion that it is in.
+        known: What was found in fusions already.
     """
-    start = output.instruction
-    if start is None:
-        return frozenset()
-    part = evidence.flow.graph.element(start, output.index) if start.opcode == "fusion" else None
-    places = [(part, (start,))] if part is not None else [(start, ())]
-    return _sources_of(evidence, places[0], output.dims, known, 0)
-
-
-def _sources_of(
-    evidence: Evidence,
-    place: Place,
-    dims: tuple[int, ...],
-    known: dict[tuple[int, int], frozenset[int]],
-    depth: int,
-) -> frozenset[int]:
-    """The arguments above a place, by elementwise steps."""
-    at, outer = place
-    key = (at.id, outer[-1].id if outer else 0)
-    if key in known:
-        return known[key]
-    known[key] = frozenset()
-    if at.opcode in _MIXES or depth > _DEEPEST:
-        return known[key]
-    if at.opcode == "parameter" and not outer:
-        number = evidence.flow.graph.argument_ids.get(at.id)
-        known[key] = frozenset() if number is None else frozenset((number,))
-        return known[key]
-    above = _elementwise_operands(evidence, at, outer, dims)
-    known[key] = frozenset().union(
-        *(_sources_of(evidence, one, dims, known, depth + 1) for one in above))
-    return known[key]
+    graph = evidence.flow.graph
+    count = math.prod(output.dims)
+    found: set[int] = set()
+    seen: set[tuple[int, int]] = set()
+    todo = [(output.instruction, output.index)] if output.instruction is not None else []
+    while todo and len(seen) < _VISITS:
+        at, index = todo.pop()
+        if (at.id, index) in seen:
+            continue
+        seen.add((at.id, index))
+        if at.id in graph.argument_ids:
+            found.add(graph.argument_ids[at.id])
+            continue
+        above, index = _elementwise_operands(graph, at, index, known)
+        todo += [(one, index) for one in above if elements(one.shape) >= count]
+    return found
 
 
 def _elementwise_operands(
-    evidence: Evidence,
-    at: HloInstructionProto,
-    outer: tuple[HloInstructionProto, ...],
-    dims: tuple[int, ...],
-) -> list[Place]:
-    """Where the elements of a result come from, one step up: into and out of fusions, over loops.
+    graph: Graph, at: HloInstructionProto, index: int, known: Masks
+) -> tuple[list[HloInstructionProto], int]:
+    """What one result of an instruction is computed from element by element, and which of theirs.
 
     Args:
         at: The instruction.
-        outer: The fusions that it is in, outermost first.
-        dims: The dimensions that are followed.
+        index: Which of its results, if it has several.
+        known: What was found in fusions already.
     """
-    graph = evidence.flow.graph
-    if graph.fused(at) is not None:
-        root = graph.fused_root(at)
-        return [(root, (*outer, at))] if root is not None else []
-    if at.opcode == "parameter":
-        caller = graph.passed(outer[-1], at) if outer else None
-        return [(caller, outer[:-1])] if caller is not None else []
-    if at.opcode != "get-tuple-element":
-        return [(o, outer) for o in graph.operands(at) if tuple(o.shape.dimensions) == dims]
-    source = graph.first(at)
-    part = graph.element(source, at.tuple_index) if source is not None else None
-    if source is None or part is None:
+    opcode = at.opcode
+    if opcode == "get-tuple-element":
+        return graph.operands(at), at.tuple_index
+    if opcode == "while":
+        start = graph.element(at, index)
+        return ([start] if start is not None else []), 0
+    if opcode == "custom-call" and at.custom_call_target == _PREFETCHED:
+        return _sliced(graph, at), 0
+    if graph.fused(at) is None:
+        return ([] if opcode in _MIXES else graph.operands(at)), 0
+    if at.id not in known:
+        known[at.id] = _masks(graph, at)
+    masks = known[at.id]
+    mask = masks[index if index < len(masks) else 0] if masks else 0
+    passed = [graph.find(o) for i, o in enumerate(at.operand_ids) if mask >> i & 1]
+    return [one for one in passed if one is not None], 0
+
+
+def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
+    """What XLA:TPU copies to VMEM in slices and puts together there."""
+    done = graph.first(whole)
+    started = graph.first(done) if done is not None else None
+    source = graph.first(started) if started is not None else None
+    return [source] if source is not None else []
+
+
+def _masks(graph: Graph, fusion: HloInstructionProto) -> list[int]:
+    """For each result of a fusion, the parameters that it is computed from element by element.
+
+    A set of parameters is a number, with one bit for each.
+    """
+    inner = graph.fused(fusion)
+    root = graph.fused_root(fusion)
+    if inner is None or root is None:
         return []
-    return [(part, (*outer, source) if graph.fused(source) is not None else outer)]
+    masks: dict[int, int] = {}
+    for instruction in inner.instructions:
+        opcode = instruction.opcode
+        if opcode == "parameter":
+            masks[instruction.id] = 1 << instruction.parameter_number
+        elif opcode not in _MIXES:
+            mask = 0
+            for operand in instruction.operand_ids:
+                mask |= masks.get(operand, 0)
+            masks[instruction.id] = mask
+    results = root.operand_ids if root.opcode == "tuple" else [root.id]
+    return [masks.get(result, 0) for result in results]
 
 
 def donation_unusable(evidence: Evidence) -> Finding | None:

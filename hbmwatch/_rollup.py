@@ -13,7 +13,7 @@ from hbmwatch._hlo import Program
 from hbmwatch._records import OomMessage, PeakOp, PeakSummary
 
 _ROWS = 12
-_DEPTHS = (4, 3, 2, 1)
+_DEEPEST = 4
 _HBM = 0
 _OPTIMIZER = re.compile(
     r"(?i)(^|[^a-z])(opt|opt(imi[sz]er)?_?state|optimi[sz]er|mu|nu|momentum|velocity|moments?|trace"
@@ -164,15 +164,16 @@ def _role(
 
 def _by_path(summary: PeakSummary) -> dict[str, int]:
     """Bytes by pytree path, cut where a dozen rows hold them; what is no argument in brackets."""
-    rows: dict[str, int] = {}
-    for depth in _DEPTHS:
-        rows = {}
+    fitting: dict[str, int] = {}
+    for depth in range(1, _DEEPEST + 1):
+        rows: dict[str, int] = {}
         for op in summary.ops:
             name = cut(op.path, depth) if op.path else _bracket(op)
             rows[name] = rows.get(name, 0) + op.size_bytes
-        if len(rows) <= _ROWS:
+        if fitting and (len(rows) > _ROWS or len(rows) == len(fitting)):
             break
-    return _fold(rows)
+        fitting = rows
+    return _fold(fitting)
 
 
 def _bracket(op: PeakOp) -> str:
