@@ -36,7 +36,7 @@ def device_memory(
 
     Args:
         devices: The program's devices, of a live backend or of a topology.
-        args: The call's arguments, whose arrays do not count.
+        args: The call's arguments and outputs, whose arrays do not count.
         deleted: Paths of the donated arguments that are gone.
         at_run_time: Whether the device was in use when the program failed.
     """

@@ -38,6 +38,7 @@ class Failure:
         compiler_options: The options that the failing compile was given.
         args: The call's positional arguments.
         kwargs: The call's keyword arguments.
+        outputs: What the call gave, where it failed asynchronously; None where it gave nothing.
         previous: The argument leaves of earlier compiles of the function, oldest first.
         compile_seconds: What compiling the program took, as far as that is known.
     """
@@ -49,5 +50,6 @@ class Failure:
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Any = None
     previous: tuple[tuple[Leaf, ...], ...] = ()
     compile_seconds: float = 0.0

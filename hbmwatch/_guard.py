@@ -47,8 +47,9 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
 
     Args:
         target: What is called.
-        failure: What is known of a failed call, from its args, its kwargs, the seconds that
-            compiling took, and the shapes of earlier compiles.
+        failure: What is known of a failed call, from its args, its kwargs, the outputs that it
+            gave before it failed, the seconds that compiling took, and the shapes of earlier
+            compiles.
         settings: What watch_hbm was asked for.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
@@ -58,7 +59,7 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         nonlocal call, unsettled
-        before = _compiles
+        before, out = _compiles, None
         try:
             # Unpacking empty keywords would take a third of what all of this takes.
             out = call(*args, **kwargs) if kwargs else call(*args)
@@ -72,7 +73,7 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
             unsettled = True
             seconds = since_lowering() if before == _compiles else _compile_seconds
             # A lambda here would make cells of args and kwargs, on every call.
-            known = functools.partial(failure, args, kwargs, seconds, compiled_for)
+            known = functools.partial(failure, args, kwargs, out, seconds, compiled_for)
             raise_explained(error, known, settings)
             raise
 

@@ -60,7 +60,7 @@ def _pool(message: OomMessage) -> list[str]:
             "versions XLA_PYTHON_CLIENT_MEM_FRACTION) or more preallocation makes it worse; CUDA "
             "graphs go with XLA_FLAGS=--xla_gpu_enable_command_buffer= (empty)."
         ]
-    if message.pool == "host" or message.memory_space == "host":
+    if message.platform == "gpu" and "host" in (message.pool, message.memory_space):
         return [
             "On GPU XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB raises the limit of pinned host memory "
             "(64 GB by default)."

@@ -23,7 +23,7 @@ from hbmwatch._records import ProfileError
 from hbmwatch._terms import MODULE_NAME, SMALL_BYTES
 
 
-_LARGEST_BYTES = 2**53  # XProf's sizes are doubles, exact up to here
+_LARGEST_BYTES = 2**60
 
 
 class Buffer(NamedTuple):

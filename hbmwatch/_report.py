@@ -73,7 +73,7 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
         program = captured.program
         summary = _summary(captured, message, missing)
         logdir = attempt("the profile", None, _keep, captured.xspace, settings.logdir)
-        missing += program.caveats
+        missing += attempt("the reader's caveats", (), getattr, program, "caveats")
     device = attempt("the device's memory", None, _device_memory, message, failure, lowered)
     call = attempt("the call's shapes", None, _call, lowered, failure)
     notes: tuple[str, ...] = (captured.note,) if captured and captured.note else ()
@@ -146,7 +146,7 @@ def _keep(xspace: bytes, logdir: str | None) -> str:
 def _device_memory(
     message: OomMessage, failure: Failure, lowered: Any | None
 ) -> DeviceMemory | None:
-    args = (failure.args, failure.kwargs)
+    args = (failure.args, failure.kwargs, failure.outputs)
     devices = _device.devices_of(lowered, args)
     at_run_time = message.phase != "compile"
     if not devices and at_run_time:

@@ -70,8 +70,10 @@ class Compiled(Stage):
     def __init__(self, stage: Any, known: Failure, settings: Settings) -> None:
         super().__init__(stage, known.function, settings)
 
-        def failure(args: tuple[Any, ...], kwargs: dict[str, Any], *_: object) -> Failure:
-            return replace(known, args=args, kwargs=kwargs)
+        def failure(
+            args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any, *_: object
+        ) -> Failure:
+            return replace(known, args=args, kwargs=kwargs, outputs=outputs)
 
         self.__call__ = guarded(stage, failure, settings)
 

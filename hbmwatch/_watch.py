@@ -253,6 +253,7 @@ def _call_failure(
     target: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    outputs: Any,
     seconds: float,
     previous: Sequence[tuple[Leaf, ...]],
 ) -> Failure:
@@ -262,6 +263,7 @@ def _call_failure(
         target,
         args=args,
         kwargs=kwargs,
+        outputs=outputs,
         compile_seconds=seconds,
         previous=tuple(previous),
     )

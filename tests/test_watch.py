@@ -606,3 +606,24 @@ def test_a_profile_under_the_temporary_folder_is_kept_eight_times(
     assert Path(logdir).parent == tmp_path
     assert os.stat(logdir).st_mode & 0o077 == 0
     assert len(list(Path(logdir).glob("plugins/profile/*/*.xplane.pb"))) == 8
+
+
+def test_other_live_arrays_are_listed_without_the_calls_own(watch: Callable[..., Any]) -> None:
+    """What the call was given, and what it gave before it failed, is no other tenant."""
+    other = jnp.ones((3, 5, 7))
+    step = watch(lambda x: (fill(x) @ jnp.ones((SIDE, 3)), x[:, None] * jnp.ones((1, 11))))
+
+    oom = fails(step, jnp.ones(13))
+
+    assert oom.report.device is not None
+    shapes = {live.shape: (live.count, live.size_bytes) for live in oom.report.device.live}
+    assert shapes[other.shape] == (1, other.nbytes)
+    assert not {(13,), (SIDE, 3), (13, 11)} & shapes.keys()
+
+
+def test_a_buffer_of_any_size_is_reported(watch: Callable[..., Any]) -> None:
+    """Sizes beyond what a double holds exactly are sizes all the same."""
+    oom = fails(watch(lambda x: jnp.broadcast_to(x[0], (2**28, 2**28)) + 1), SMALL)
+
+    assert oom.summary is not None
+    assert oom.summary.peak_bytes == 2**58 + SMALL.nbytes
