@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hbmwatch._evidence import CHECKPOINT, Evidence, lines
-from hbmwatch._flow import Family, Live, is_backward, is_recomputed
+from hbmwatch._flow import Family, Live, is_recomputed
 from hbmwatch._records import Finding
 from hbmwatch._sizes import format_size
 
@@ -17,8 +17,11 @@ _AROUND_STEP = (
 
 def residuals(evidence: Evidence) -> Finding | None:
     """Buffers of the forward pass that wait for the backward pass, without a jax.checkpoint."""
-    saved = [live for live in saved_for_backward(evidence) if not _kept_by_policy(evidence, live)]
-    saved = [live for live in saved if not _is_layer_input(evidence, live)]
+    wrong = {
+        live.family: _kept_by_policy(evidence, live) or _is_layer_input(evidence, live)
+        for live in {live.family: live for live in evidence.flow.saved}.values()
+    }
+    saved = [live for live in evidence.flow.saved if not wrong[live.family]]
     saves = freed(saved)
     if not saves:
         return None
@@ -52,7 +55,7 @@ def checkpoint(evidence: Evidence) -> Finding | None:
     again = [live for live in evidence.live
              if live.op.kind == "temporary" and is_recomputed(live.name)]
     coarse = [live for live in again if _is_shared(evidence, live)]
-    policy = [live for live in saved_for_backward(evidence) if _kept_by_policy(evidence, live)]
+    policy = [live for live in evidence.flow.saved if _kept_by_policy(evidence, live)]
     if freed(coarse) >= freed(policy):
         return _coarse(coarse) if freed(coarse) else None
     return _policy(policy) if freed(policy) else None
@@ -93,23 +96,6 @@ def _policy(saved: Sequence[Live]) -> Finding:
     )
 
 
-def saved_for_backward(evidence: Evidence) -> list[Live]:
-    """The buffers at the peak that the forward pass made and the backward pass reads."""
-    if not evidence.flow.differentiated:
-        return []
-    known: dict[Family, bool] = {}
-    saved = []
-    for live in evidence.live:
-        if live.op.kind != "temporary" or not live.forward or is_recomputed(live.name):
-            continue
-        key = live.family
-        if key not in known:
-            known[key] = live.stack is not None or _read_backward(evidence, live)
-        if known[key]:
-            saved.append(live)
-    return saved
-
-
 def freed(saved: Sequence[Live]) -> int:
     """What computing again would free, at most: all layers but one.
 
@@ -126,11 +112,6 @@ def freed(saved: Sequence[Live]) -> int:
     if repeated > 1:
         return stacks + sum(totals) - sum(max(sizes) for sizes in families.values())
     return stacks + sum(totals) - max(totals, default=0)
-
-
-def _read_backward(evidence: Evidence, live: Live) -> bool:
-    """Whether the backward pass reads a buffer."""
-    return any(is_backward(user.metadata.op_name) for user in evidence.flow.uses(live))
 
 
 def _is_shared(evidence: Evidence, live: Live) -> bool:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hbmwatch._backward import saved_for_backward
 from hbmwatch._evidence import ERROR_1000, LAX_MAP, Evidence, lines, some
 from hbmwatch._flow import Live, is_backward, is_recomputed
 from hbmwatch._graph import elements, joined_names
@@ -146,7 +145,7 @@ def large_buffers(evidence: Evidence) -> list[Finding]:
 
 def _classified(evidence: Evidence) -> list[tuple[str, list[Live]]]:
     """The largest families of buffers that are of a kind."""
-    waiting = {id(live) for live in saved_for_backward(evidence)}
+    waiting = {id(live) for live in evidence.flow.saved}
     families: dict[object, list[Live]] = {}
     for live in evidence.live:
         if live.op.kind in ("temporary", "output", "constant"):

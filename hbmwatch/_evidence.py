@@ -250,15 +250,18 @@ class Evidence:
                     given.setdefault(sizes[0], []).append(argument)
         best: tuple[tuple[Argument, ...], int, int] = ((), 0, 0)
         for length, arguments in given.items():
-            scaling = sum(self._scaling(arguments[0], live) for live in self.live)
+            scaling = self._scaling(arguments[0])
             if scaling > best[2]:
                 best = (tuple(arguments), length, scaling)
         return best
 
-    def _scaling(self, argument: Argument, live: Live) -> int:
-        """The bytes of a buffer if it scales with the first dimension of an argument."""
-        lengths = [math.prod(argument.dims[:n]) for n in range(1, len(argument.dims) + 1)]
-        return live.size_bytes if any(length in live.dims for length in lengths[:2]) else 0
+    def _scaling(self, argument: Argument) -> int:
+        """The bytes at the peak that scale with the first dimension of an argument."""
+        lengths = {math.prod(argument.dims[:n]) for n in (1, 2)}
+        scaling: dict[tuple[int, ...], int] = {}
+        for live in self.live:
+            scaling[live.dims] = scaling.get(live.dims, 0) + live.size_bytes
+        return sum(size for dims, size in scaling.items() if not lengths.isdisjoint(dims))
 
 
 def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:

@@ -176,7 +176,7 @@ def narrower(evidence: Evidence) -> Finding | None:
 def long_lived(evidence: Evidence) -> Finding | None:
     """Temporaries that wait through most of the program between their first and last use."""
     points = len(evidence.summary.heap_bytes)
-    waiting = {id(live) for live in _backward.saved_for_backward(evidence)}
+    waiting = {id(live) for live in evidence.flow.saved}
     idle = [live for live in evidence.live
             if id(live) not in waiting and _is_idle(evidence, live, points)]
     if not idle:

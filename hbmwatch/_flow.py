@@ -18,10 +18,9 @@ from hbmwatch._hlo import Program, source_of
 from hbmwatch._origin import Origin, origin
 from hbmwatch._protos import HloComputationProto, HloInstructionProto
 from hbmwatch._records import PeakOp, PeakSummary
-from hbmwatch._terms import SMALL_BYTES
 
 # Of so many instructions the op_names say whether a program is differentiated, or checkpointed.
-_SAMPLE = 3000
+_SAMPLE = 1000
 _VISITS = 300
 _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 
@@ -111,10 +110,12 @@ class Flow:
     @functools.cached_property
     def live(self) -> tuple[Live, ...]:
         """The buffers at the peak whose instruction is known, in program order."""
+        sizes = {op.size_bytes for op in self.summary.ops}
+        sizes |= {allocation.size for allocation in self.program.allocations}
         owners = {
             buffer.instruction.name: buffer.instruction
             for buffer in self.program.buffers.values()
-            if buffer.proto.size >= SMALL_BYTES
+            if buffer.proto.size in sizes
         }
         return tuple(self._lives(owners))
 
@@ -122,6 +123,24 @@ class Flow:
     def families(self) -> Counter[Family]:
         """How many buffers at the peak are of one family."""
         return Counter(live.family for live in self.live)
+
+    @functools.cached_property
+    def saved(self) -> tuple[Live, ...]:
+        """The buffers at the peak that the forward pass made and the backward pass reads."""
+        if not self.differentiated:
+            return ()
+        known: dict[Family, bool] = {}
+        saved = []
+        for live in self.live:
+            if live.op.kind != "temporary" or not live.forward or is_recomputed(live.name):
+                continue
+            if live.family not in known:
+                readers = () if live.stack is not None else self.uses(live)
+                known[live.family] = live.stack is not None or any(
+                    is_backward(reader.metadata.op_name) for reader in readers)
+            if known[live.family]:
+                saved.append(live)
+        return tuple(saved)
 
     def _lives(self, owners: dict[str, HloInstructionProto]) -> Iterator[Live]:
         """The buffers with what is known about them; not the row of small ones."""

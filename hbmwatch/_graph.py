@@ -27,6 +27,7 @@ MOVES = frozenset(
 _INWARDS = frozenset("bitcast copy reshape transpose".split())
 _DEEPEST = 300
 _HBM = 0
+_CALLS = frozenset(("fusion", "async-start", "call"))
 _PLAIN = MOVES | {"parameter"}
 
 
@@ -84,7 +85,7 @@ class Graph:
 
     def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
         """The computation inside a fusion (or an async call); None for other instructions."""
-        if instruction.opcode not in ("fusion", "async-start", "call"):
+        if instruction.opcode not in _CALLS:
             return None
         called = instruction.called_computation_ids
         inner = self.program.computations.get(called[0]) if called else None
@@ -112,7 +113,8 @@ class Graph:
         if inner is None:
             return []
         found = list(inner.instructions)
-        return found + [deep for i in inner.instructions for deep in self.everything_in(i)]
+        nested = [deep for i in found if i.opcode in _CALLS for deep in self.everything_in(i)]
+        return found + nested
 
     def root(self, instruction: HloInstructionProto) -> HloInstructionProto:
         """What makes a result inside a fusion, behind bitcasts and copies; itself elsewhere.

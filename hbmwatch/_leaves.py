@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hbmwatch._evidence import (
     DONATION,
@@ -19,7 +20,7 @@ from hbmwatch._evidence import (
     tiles,
 )
 from hbmwatch._flow import Live
-from hbmwatch._graph import Graph, elements
+from hbmwatch._graph import Graph
 from hbmwatch._protos import HloInstructionProto
 from hbmwatch._records import Finding
 from hbmwatch._shapes import type_name
@@ -35,10 +36,22 @@ _GATHERS = frozenset(
 )
 # A custom call of XLA:TPU that puts slices of a prefetched array together.
 _PREFETCHED = "ConcatBitcast"
-_VISITS = 100
+_DEEPEST = 60
 
 Form = tuple[tuple[int, ...], int]
 Masks = dict[int, list[int]]
+
+
+class Known(NamedTuple):
+    """What walks from the outputs found already.
+
+    Attributes:
+        sources: The arguments above one result of an instruction, by its id and which result.
+        masks: The parameters above each result of a fusion, by its id.
+    """
+
+    sources: dict[tuple[int, int], frozenset[int]]
+    masks: Masks
 
 
 def donation(evidence: Evidence) -> Finding | None:
@@ -82,11 +95,12 @@ def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
             kept.setdefault((argument.dims, argument.element_type), []).append(argument)
     free: dict[Form, list[Output]] = {}
     updated: set[int] = set()
-    known: Masks = {}
+    known = Known({}, {})
     for output in evidence.outputs:
         form = (output.dims, output.element_type)
-        if form in kept and output.dims:
-            updated |= _elementwise_sources(evidence, output, known)
+        if form in kept and output.dims and output.instruction is not None:
+            graph, maker = evidence.flow.graph, output.instruction
+            updated |= _elementwise_sources(graph, maker, output.index, known)
             if not output.aliased:
                 free.setdefault(form, []).append(output)
     return [
@@ -107,28 +121,29 @@ def _same_leaf(argument: str, output: str) -> bool:
     return same >= max(1, len(mine) - 1) and same > 0 and not mine[-1][:1].isdigit()
 
 
-def _elementwise_sources(evidence: Evidence, output: Output, known: Masks) -> set[int]:
-    """The arguments from which an output is computed element by element, through loops too.
+def _elementwise_sources(
+    graph: Graph, at: HloInstructionProto, index: int, known: Known, depth: int = 0
+) -> frozenset[int]:
+    """The arguments from which a result is computed element by element, through loops too.
 
     Args:
-        known: What was found in fusions already.
+        graph: The program's instructions.
+        at: The instruction.
+        index: Which of its results, if it has several.
+        known: What was found already.
+        depth: How far below the output it is.
     """
-    graph = evidence.flow.graph
-    count = math.prod(output.dims)
-    found: set[int] = set()
-    seen: set[tuple[int, int]] = set()
-    todo = [(output.instruction, output.index)] if output.instruction is not None else []
-    while todo and len(seen) < _VISITS:
-        at, index = todo.pop()
-        if (at.id, index) in seen:
-            continue
-        seen.add((at.id, index))
-        if at.id in graph.argument_ids:
-            found.add(graph.argument_ids[at.id])
-            continue
-        above, index = _elementwise_operands(graph, at, index, known)
-        todo += [(one, index) for one in above if elements(one.shape) >= count]
-    return found
+    key = (at.id, index)
+    if key in known.sources:
+        return known.sources[key]
+    known.sources[key] = frozenset()
+    if at.id in graph.argument_ids:
+        known.sources[key] = frozenset((graph.argument_ids[at.id],))
+    elif depth < _DEEPEST:
+        above, place = _elementwise_operands(graph, at, index, known.masks)
+        found = [_elementwise_sources(graph, o, place, known, depth + 1) for o in above]
+        known.sources[key] = frozenset().union(*found)
+    return known.sources[key]
 
 
 def _elementwise_operands(

@@ -6,7 +6,6 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from hbmwatch._backward import saved_for_backward
 from hbmwatch._evidence import Argument, Evidence, cut
 from hbmwatch._flow import Flow, Live, is_backward, is_forward, is_recomputed
 from hbmwatch._hlo import Program
@@ -110,7 +109,7 @@ def with_roles(program: Program, summary: PeakSummary, flow: Flow | None = None)
 
 def _roles(evidence: Evidence) -> Iterator[str]:
     arguments = {argument.path: argument for argument in evidence.arguments}
-    saved = {live.op.instruction for live in saved_for_backward(evidence)}
+    saved = {live.op.instruction for live in evidence.flow.saved}
     lives = {live.op.instruction: live for live in evidence.live}
     weights = {a.dims for a in evidence.arguments if a.number in evidence.state}
     for op in evidence.summary.ops:
