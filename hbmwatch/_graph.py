@@ -26,6 +26,7 @@ MOVES = frozenset(
 )
 _INWARDS = frozenset("bitcast copy reshape transpose".split())
 _DEEPEST = 300
+_SHORTEST_BODY = 4
 _HBM = 0
 _CALLS = frozenset(("fusion", "async-start", "call"))
 _PLAIN = MOVES | {"parameter"}
@@ -153,6 +154,8 @@ class Graph:
     @functools.cached_property
     def loops(self) -> tuple[HloInstructionProto, ...]:
         """The while instructions of the entry computation, and those inside of them."""
+        if not self._has_bodies:
+            return ()
         found: list[HloInstructionProto] = []
         todo = [self.program.entry] if self.program.entry is not None else []
         seen: set[int] = set()
@@ -167,6 +170,22 @@ class Graph:
                     called = map(self.program.computations.get, instruction.called_computation_ids)
                     todo += [inner for inner in called if inner is not None]
         return tuple(found)
+
+    @property
+    def _has_bodies(self) -> bool:
+        """Whether a computation could be a loop's body: its one parameter is a tuple.
+
+        To ask the few computations of some length is much cheaper than all instructions.
+        """
+        return any(
+            instruction.shape.element_type == TUPLE
+            for computation in self.program.proto.hlo_module.computations
+            if len(computation.instructions) >= _SHORTEST_BODY
+            and not computation.is_fusion_computation
+            and computation is not self.program.entry
+            for instruction in computation.instructions
+            if instruction.opcode == "parameter"
+        )
 
     @functools.cached_property
     def _looped(self) -> dict[int, HloComputationProto]:

@@ -1,0 +1,101 @@
+"""What do the findings cost, beside the reading of the program that they stand on?
+
+A train step of a 48-layer transformer, unrolled, on a v5e that it does not fit: the breakdown, the
+roll-up and the findings, against reading the program and its peak, which a failure pays anyway.
+`python -m benchmarks findings`
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks._timing import table, versions
+from hbmwatch import _findings, _hlo, _profiler, _rollup
+from hbmwatch._call import call_info
+from hbmwatch._flow import Flow
+from hbmwatch._records import OomMessage
+from tests import oom_programs
+
+LAYERS = 48
+WIDTH = 1024
+# What the compiler may use: it gives up at once, and leaves the program.
+TIGHT = {"xla_tpu_max_hbm_size_mib": "2048"}
+TARGET_MS = 50
+RUNS = 12
+
+
+def lowered_step() -> Any:
+    """A train step with momentum, nothing donated: 1,200 buffers and more at its peak."""
+
+    def block(p: Any, x: Any) -> Any:
+        x = x + oom_programs.attention(p, x, 8)
+        return x + oom_programs.ffn(p, x)
+
+    def train_step(state: Any, x: Any) -> Any:
+        def loss(params: Any) -> Any:
+            h = x
+            for p in params:
+                h = block(p, h)
+            return (h.astype(jnp.float32) ** 2).mean()
+
+        grads = jax.grad(loss)(state["params"])
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state["momentum"], grads)
+        params = jax.tree.map(lambda p, m: p - 0.1 * m, state["params"], momentum)
+        return {"params": params, "momentum": momentum}
+
+    params = [oom_programs.decoder_params(WIDTH)] * LAYERS
+    state = {"params": params, "momentum": params}
+    return oom_programs.on_one(train_step, state, oom_programs.array(8, 1024, WIDTH))
+
+
+def read(hlo_proto: bytes) -> tuple[_hlo.Program, Any]:
+    """The program and its peak: the bare case."""
+    program = _hlo.parse_program(hlo_proto, "jit_train_step(0)")
+    return program, _hlo.peak_summary(program)
+
+
+def main() -> int:
+    """Print the table; the exit status is 1 where the findings take longer than the target."""
+    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    jax.config.update("jax_platforms", "cpu")
+    lowered = lowered_step()
+    hlo_proto = _profiler.dump(lowered, TIGHT)
+    call = call_info(lowered)
+    program, summary = read(hlo_proto)
+    message = OomMessage(
+        "", used_bytes=summary.total_allocation_bytes, limit_bytes=summary.peak_bytes // 2
+    )
+
+    def conclude(program: _hlo.Program, summary: Any) -> None:
+        flow = Flow(program, summary)
+        _rollup.breakdown(program, summary, message)
+        _rollup.rollup(program, summary, flow)
+        _findings.find(program, summary, message, call, flow)
+
+    seconds: dict[str, list[float]] = {"read": [], "conclude": []}
+    for _ in range(RUNS):
+        start = time.thread_time()
+        fresh = read(hlo_proto)
+        middle = time.thread_time()
+        conclude(*fresh)
+        seconds["read"].append(middle - start)
+        seconds["conclude"].append(time.thread_time() - middle)
+    reading, concluding = (1000 * min(taken) for taken in seconds.values())
+    print(versions("jax", "libtpu", "protobuf"))
+    print(f"{len(summary.ops)} buffers at the peak, {len(hlo_proto) / 1e6:.1f} MB of HloProto")
+    rows = [
+        ["program and peak read", f"{reading:.0f}", "1.00"],
+        ["breakdown, roll-up, findings", f"{concluding:.0f}", f"{concluding / reading:.2f}"],
+    ]
+    print(table(["", "ms", "ratio"], rows))
+    return int(concluding > TARGET_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
