@@ -53,7 +53,7 @@ def checkpoint(evidence: Evidence) -> Finding | None:
     if not evidence.flow.checkpointed:
         return None
     again = [live for live in evidence.live
-             if live.op.kind == "temporary" and is_recomputed(live.name)]
+             if live.op.kind == "temporary" and is_recomputed(live.context)]
     coarse = [live for live in again if _is_shared(evidence, live)]
     policy = [live for live in evidence.flow.saved if _kept_by_policy(evidence, live)]
     if freed(coarse) >= freed(policy):

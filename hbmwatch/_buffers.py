@@ -158,7 +158,7 @@ def _classified(evidence: Evidence) -> list[tuple[str, list[Live]]]:
             break
         waits = id(family[0]) in waiting
         layers = waits and (family[0].stack is not None or len(family) >= _MANY)
-        if layers or is_recomputed(family[0].name):
+        if layers or is_recomputed(family[0].context):
             continue
         slug = _kind(evidence, family[0], len(family), waits)
         if slug and (slug == "layout-copy" or family[0].op.expansion < _PADDED):
@@ -175,7 +175,7 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
     if any(_is_callback(user) for user in uses):
         return "callback"
     if live.stack is not None:
-        state = live.stack.from_argument or is_backward(live.name)
+        state = live.stack.from_argument or is_backward(live.context)
         return "" if state else "stacked-outputs"
     origin = flow.origin(live)
     names = " ".join((live.name, *origin.names))

@@ -228,11 +228,8 @@ class Evidence:
 
     @functools.cached_property
     def state(self) -> frozenset[int]:
-        """The numbers of the arguments that come back: an output has their shape and type."""
-        shapes = {(output.dims, output.element_type) for output in self.outputs}
-        aliased = {argument.number for argument in self.arguments if argument.aliased}
-        alike = {a.number for a in self.arguments if (a.dims, a.element_type) in shapes and a.dims}
-        return frozenset(aliased | alike)
+        """The numbers of the arguments that come back, updated."""
+        return self.flow.updated | {a.number for a in self.arguments if a.aliased}
 
     @functools.cached_property
     def batch(self) -> tuple[tuple[Argument, ...], int, int]:

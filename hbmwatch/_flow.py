@@ -18,6 +18,7 @@ from hbmwatch._hlo import Program, source_of
 from hbmwatch._origin import Origin, origin
 from hbmwatch._protos import HloComputationProto, HloInstructionProto
 from hbmwatch._records import PeakOp, PeakSummary
+from hbmwatch._updates import updated
 
 # Of so many instructions the op_names say whether a program is differentiated, or checkpointed.
 _SAMPLE = 1000
@@ -81,7 +82,18 @@ class Live:
     @property
     def forward(self) -> bool:
         """Whether it was made by the forward pass of a differentiated function."""
-        return is_forward(self.name)
+        return is_forward(self.context)
+
+    @property
+    def context(self) -> str:
+        """The op_name that says in which pass it was made: of a loop stack, the loop's own.
+
+        What a loop writes may be made by a gradient inside of its body.
+        """
+        if self.stack is None:
+            return self.name
+        loop = self.stack.loop.metadata.op_name or self.stack.update.metadata.op_name
+        return loop or self.name
 
 
 def is_forward(op_name: str) -> bool:
@@ -132,7 +144,7 @@ class Flow:
         known: dict[Family, bool] = {}
         saved = []
         for live in self.live:
-            if live.op.kind != "temporary" or not live.forward or is_recomputed(live.name):
+            if live.op.kind != "temporary" or not live.forward or is_recomputed(live.context):
                 continue
             if live.family not in known:
                 readers = () if live.stack is not None else self.uses(live)
@@ -183,6 +195,11 @@ class Flow:
     def checkpointed(self) -> bool:
         """Whether a part of the program is under jax.checkpoint."""
         return any(_CHECKPOINT.search(name) for name in self.op_names)
+
+    @functools.cached_property
+    def updated(self) -> frozenset[int]:
+        """The numbers of the arguments of which an output is the next value."""
+        return updated(self.graph)
 
     @functools.cached_property
     def order(self) -> dict[int, int]:

@@ -177,12 +177,13 @@ class Graph:
 
         To ask the few computations of some length is much cheaper than all instructions.
         """
+        entry = self.program.entry
         return any(
             instruction.shape.element_type == TUPLE
             for computation in self.program.proto.hlo_module.computations
             if len(computation.instructions) >= _SHORTEST_BODY
             and not computation.is_fusion_computation
-            and computation is not self.program.entry
+            and (entry is None or computation.id != entry.id)
             for instruction in computation.instructions
             if instruction.opcode == "parameter"
         )

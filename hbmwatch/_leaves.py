@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hbmwatch._evidence import (
     DONATION,
@@ -20,38 +19,15 @@ from hbmwatch._evidence import (
     tiles,
 )
 from hbmwatch._flow import Live
-from hbmwatch._graph import Graph
-from hbmwatch._protos import HloInstructionProto
 from hbmwatch._records import Finding
 from hbmwatch._shapes import type_name
 from hbmwatch._sizes import format_size
 
-# What breaks the element-by-element way from an argument to its update.
-_MIXES = frozenset(
-    "dot convolution reduce reduce-window sort gather custom-call rng rng-bit-generator iota "
-    "constant broadcast all-reduce all-gather scatter".split()
-)
 _GATHERS = frozenset(
     "all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split()
 )
-# A custom call of XLA:TPU that puts slices of a prefetched array together.
-_PREFETCHED = "ConcatBitcast"
-_DEEPEST = 60
 
 Form = tuple[tuple[int, ...], int]
-Masks = dict[int, list[int]]
-
-
-class Known(NamedTuple):
-    """What walks from the outputs found already.
-
-    Attributes:
-        sources: The arguments above one result of an instruction, by its id and which result.
-        masks: The parameters above each result of a fusion, by its id.
-    """
-
-    sources: dict[tuple[int, int], frozenset[int]]
-    masks: Masks
 
 
 def donation(evidence: Evidence) -> Finding | None:
@@ -91,23 +67,14 @@ def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
     donated |= {donor.parameter_number for donor in evidence.program.donors}
     kept: dict[Form, list[Argument]] = {}
     for argument in evidence.arguments:
-        if not argument.aliased and argument.number not in donated and argument.in_hbm:
-            kept.setdefault((argument.dims, argument.element_type), []).append(argument)
+        if argument.number in evidence.flow.updated - donated and argument.in_hbm:
+            if not argument.aliased:
+                kept.setdefault((argument.dims, argument.element_type), []).append(argument)
     free: dict[Form, list[Output]] = {}
-    updated: set[int] = set()
-    known = Known({}, {})
     for output in evidence.outputs:
-        form = (output.dims, output.element_type)
-        if form in kept and output.dims and output.instruction is not None:
-            graph, maker = evidence.flow.graph, output.instruction
-            updated |= _elementwise_sources(graph, maker, output.index, known)
-            if not output.aliased:
-                free.setdefault(form, []).append(output)
-    return [
-        pair
-        for form, outputs in free.items()
-        for pair in zip([a for a in kept[form] if a.number in updated], outputs)
-    ]
+        if not output.aliased:
+            free.setdefault((output.dims, output.element_type), []).append(output)
+    return [pair for form in kept for pair in zip(kept[form], free.get(form, []))]
 
 
 def _same_leaf(argument: str, output: str) -> bool:
@@ -119,90 +86,6 @@ def _same_leaf(argument: str, output: str) -> bool:
             break
         same += 1
     return same >= max(1, len(mine) - 1) and same > 0 and not mine[-1][:1].isdigit()
-
-
-def _elementwise_sources(
-    graph: Graph, at: HloInstructionProto, index: int, known: Known, depth: int = 0
-) -> frozenset[int]:
-    """The arguments from which a result is computed element by element, through loops too.
-
-    Args:
-        graph: The program's instructions.
-        at: The instruction.
-        index: Which of its results, if it has several.
-        known: What was found already.
-        depth: How far below the output it is.
-    """
-    key = (at.id, index)
-    if key in known.sources:
-        return known.sources[key]
-    known.sources[key] = frozenset()
-    if at.id in graph.argument_ids:
-        known.sources[key] = frozenset((graph.argument_ids[at.id],))
-    elif depth < _DEEPEST:
-        above, place = _elementwise_operands(graph, at, index, known.masks)
-        found = [_elementwise_sources(graph, o, place, known, depth + 1) for o in above]
-        known.sources[key] = frozenset().union(*found)
-    return known.sources[key]
-
-
-def _elementwise_operands(
-    graph: Graph, at: HloInstructionProto, index: int, known: Masks
-) -> tuple[list[HloInstructionProto], int]:
-    """What one result of an instruction is computed from element by element, and which of theirs.
-
-    Args:
-        at: The instruction.
-        index: Which of its results, if it has several.
-        known: What was found in fusions already.
-    """
-    opcode = at.opcode
-    if opcode == "get-tuple-element":
-        return graph.operands(at), at.tuple_index
-    if opcode == "while":
-        start = graph.element(at, index)
-        return ([start] if start is not None else []), 0
-    if opcode == "custom-call" and at.custom_call_target == _PREFETCHED:
-        return _sliced(graph, at), 0
-    if graph.fused(at) is None:
-        return ([] if opcode in _MIXES else graph.operands(at)), 0
-    if at.id not in known:
-        known[at.id] = _masks(graph, at)
-    masks = known[at.id]
-    mask = masks[index if index < len(masks) else 0] if masks else 0
-    passed = [graph.find(o) for i, o in enumerate(at.operand_ids) if mask >> i & 1]
-    return [one for one in passed if one is not None], 0
-
-
-def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
-    """What XLA:TPU copies to VMEM in slices and puts together there."""
-    done = graph.first(whole)
-    started = graph.first(done) if done is not None else None
-    source = graph.first(started) if started is not None else None
-    return [source] if source is not None else []
-
-
-def _masks(graph: Graph, fusion: HloInstructionProto) -> list[int]:
-    """For each result of a fusion, the parameters that it is computed from element by element.
-
-    A set of parameters is a number, with one bit for each.
-    """
-    inner = graph.fused(fusion)
-    root = graph.fused_root(fusion)
-    if inner is None or root is None:
-        return []
-    masks: dict[int, int] = {}
-    for instruction in inner.instructions:
-        opcode = instruction.opcode
-        if opcode == "parameter":
-            masks[instruction.id] = 1 << instruction.parameter_number
-        elif opcode not in _MIXES:
-            mask = 0
-            for operand in instruction.operand_ids:
-                mask |= masks.get(operand, 0)
-            masks[instruction.id] = mask
-    results = root.operand_ids if root.opcode == "tuple" else [root.id]
-    return [masks.get(result, 0) for result in results]
 
 
 def donation_unusable(evidence: Evidence) -> Finding | None:
@@ -355,7 +238,7 @@ def _gathered_for(evidence: Evidence) -> int:
     """Bytes of the temporaries that are gathered only to be returned, replicated."""
     returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding, len(o.dims))}
     found = [live for live in evidence.live if live.dims in returned
-             and live.op.kind == "temporary" and live.op.opcode in _GATHERS]
+             and live.op.kind == "temporary" and live.op.opcode.startswith("all-gather")]
     return sum(live.size_bytes for live in found)
 
 

@@ -151,7 +151,7 @@ def _role(
         return f"{op.kind}s"
     if _COLLECTIVE.match(op.opcode):
         return "collectives"
-    name = live.name if live is not None else op.op_name
+    name = live.context if live is not None else op.op_name
     if saved:
         return "residuals saved for backward"
     if is_recomputed(name):

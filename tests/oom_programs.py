@@ -150,7 +150,7 @@ def momentum_step(fault: bool) -> Any:
 
     layers = [array(8192, 8192)] * 16
     state = {"params": layers, "velocity": layers}
-    donated = {} if fault else {"donate_argnums": 0}
+    donated: dict[str, Any] = {} if fault else {"donate_argnums": 0}
     return on_one(train_step, state, array(256, 8192), **donated)
 
 
@@ -173,7 +173,7 @@ def adam_step(fault: bool) -> Any:
     params = {f"block_{i}": block for i in range(8)}
     state = {"params": params, "opt": {"mu": params, "nu": params}}
     batch = {"x": array(512, 4096), "y": array(512, 4096)}
-    donated = {} if fault else {"donate_argnums": 0}
+    donated: dict[str, Any] = {} if fault else {"donate_argnums": 0}
     return on_one(train_step, state, batch, **donated)
 
 
@@ -196,7 +196,7 @@ def decode_step(fault: bool) -> Any:
     cache = array(24, 64, 2048, 1024, dtype=jnp.bfloat16)
     weights = array(24, 1024, 1024, dtype=jnp.bfloat16)
     params = {"embed": array(32000, 1024, dtype=jnp.bfloat16), "wk": weights, "wv": weights}
-    donated = {} if fault else {"donate_argnums": 1}
+    donated: dict[str, Any] = {} if fault else {"donate_argnums": 1}
     return on_one(
         decode,
         params,
@@ -693,7 +693,7 @@ def vmapped_kernel(fault: bool) -> Any:
     return on_one(gram, array(2048, 1024), array(4096, 1024))
 
 
-@case("pairwise", "jax-ml/jax#23548: all grid points against all centres")
+@case("pairwise", "jax-ml/jax#23548: all grid points against all centres", 2 * size(16384, 64, 64, 128))
 def grid_against_points(fault: bool) -> Any:
     """A density is summed over the differences of a grid and many centres."""
 
@@ -705,7 +705,7 @@ def grid_against_points(fault: bool) -> Any:
             return jnp.median(jax.vmap(one)(centres), axis=0)
         return jax.lax.map(one, centres).mean(0)
 
-    return on_one(density, array(71, 75, 71, 3), array(20000, 3))
+    return on_one(density, array(64, 64, 128, 3), array(16384, 3))
 
 
 @case("jacobian", "jax-ml/jax#215, PlasmaControl/DESC#826")
