@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,14 +43,17 @@ def collect() -> bytes:
         session, lock = _profiler.ProfilerSession, state.lock
     except (ImportError, AttributeError) as error:
         raise Unavailable(f"this JAX has no profiler session that can be used: {error}") from error
-    if not lock.acquire(timeout=_LOCK_SECONDS):
-        raise Unavailable("the profiler is being started or stopped elsewhere")
+    until = time.monotonic() + _LOCK_SECONDS
+    while lock.locked():
+        if time.monotonic() > until:
+            raise Unavailable("the profiler is being started or stopped elsewhere")
+        time.sleep(0.001)
     try:
-        return bytes(session(_quiet_options()).stop())
+        # Ctrl-C between acquire(timeout=...) and a `try` would leave jax.profiler locked for good.
+        with lock:
+            return bytes(session(_quiet_options()).stop())
     except Exception as error:
         raise Unavailable(f"the profiler is busy or failed: {_first_line(error)}") from error
-    finally:
-        lock.release()
 
 
 def _quiet_options() -> Any:
@@ -71,6 +76,9 @@ def dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> byt
             "xla_dump_to": folder,
             "xla_dump_hlo_as_proto": True,
             "xla_dump_hlo_pass_re": "^$",
+            # JAX's persistent cache leaves the options above out of its key, and a program that it
+            # has is not compiled. This one is in the key, and the folder has a new name each time.
+            "xla_gpu_dump_autotune_results_to": os.path.join(folder, "autotune"),
         }
         try:
             lowered.compile(compiler_options=options)
@@ -89,18 +97,22 @@ def _size(path: Path) -> int:
 @contextlib.contextmanager
 def traced(run_folder: Path) -> Iterator[None]:
     """jax.profiler.trace around the body, its files in `run_folder`; a step never fails for it."""
+    refused: list[bool] = []
     with contextlib.ExitStack() as stack:
         try:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hbmwatch-trace-"))
+            # Before the start, so that Ctrl-C after it does not leave the trace running.
+            stack.callback(_stop_trace, scratch, run_folder, refused)
             jax.profiler.start_trace(scratch)
         except Exception as error:
             _log.debug("no trace around this call", exc_info=error)
-        else:
-            stack.callback(_stop_trace, scratch, run_folder)
+            refused.append(True)
         yield
 
 
-def _stop_trace(scratch: str, run_folder: Path) -> None:
+def _stop_trace(scratch: str, run_folder: Path, refused: list[bool]) -> None:
+    if refused:
+        return
     try:
         jax.profiler.stop_trace()
     except Exception as error:
