@@ -44,30 +44,42 @@ def capture(message: OomMessage, failure: Failure, lowered: Any | None) -> Captu
         ProfileError: It cannot be had; the text says why, for each way that was tried.
     """
     names = _module_names(message, failure, lowered)
+    found, reasons = None, []
     try:
         modules = _hlo.read_modules(_profiler.collect())
         program, note = _find(modules, names, message, failure, lowered)
-        return _captured(program, modules[program.name], note)
+        found = _captured(program, modules[program.name], note)
     except (_profiler.Unavailable, ProfileError) as error:
-        reason = str(error)
+        reasons.append(str(error))
+    if found is not None and not found.note:
+        return found
     try:
-        dumped = _dumped(failure, lowered)
+        dumped = _dumped(message, failure, lowered)
+        if not _is_innocent(dumped.program, message):
+            return dumped
     except (_profiler.Unavailable, ProfileError) as error:
-        raise ProfileError(f"{reason}; {error}") from error
-    if _is_innocent(dumped.program, message):
-        raise ProfileError(reason)
-    return dumped
+        reasons.append(str(error))
+    if found is None:
+        raise ProfileError("; ".join(reasons))
+    return found
 
 
-def _dumped(failure: Failure, lowered: Any | None) -> Captured:
+def _dumped(message: OomMessage, failure: Failure, lowered: Any | None) -> Captured:
+    """The program from a compile of its own, if that does not take too long."""
     if lowered is None:
         raise _profiler.Unavailable("the failing program is not known, to compile it once more")
-    if failure.compile_seconds > _LONGEST_RECOMPILE_SECONDS:
+    seconds = failure.compile_seconds
+    if not seconds and message.phase == "compile":
+        seconds = failure.since_lowering_seconds
+    if seconds > _LONGEST_RECOMPILE_SECONDS:
         raise _profiler.Unavailable(
-            f"compiling it once more was not tried: that takes {failure.compile_seconds:.0f} s"
+            f"compiling it once more was not tried: that takes {seconds:.0f} s"
         )
     proto = _profiler.dump(lowered, failure.compiler_options)
-    return _captured(_hlo.parse_program(proto, failure.function), proto, "")
+    program = _hlo.parse_program(proto, failure.function)
+    if not program.allocations:
+        raise _profiler.Unavailable("the HLO dump of the program has no buffer assignment")
+    return _captured(program, proto, "")
 
 
 def _captured(program: _hlo.Program, proto: bytes, note: str) -> Captured:
@@ -110,9 +122,12 @@ def _find(
     if len(programs) == 1 and claims[0] is not False:
         return programs[0], ""
     fitting = [p for p, claim in zip(programs, claims, strict=True) if claim]
-    fitting = fitting or _fitting(modules, message)
+    if not fitting and (not named or message.phase != "compile"):
+        fitting = _fitting(modules, message)
     if fitting:
         return fitting[-1], _how_found(fitting, names, bool(named))
+    if programs and message.phase == "compile" and None not in claims:
+        return programs[-1], f"{programs[-1].name} is a guess: its total is not the compiler's"
     if programs and None in claims:
         return programs[-1], f"{programs[-1].name} is a guess: {len(named)} programs have its name"
     if any(_is_innocent(program, message) for program in programs):
@@ -130,7 +145,9 @@ def _how_found(fitting: list[_hlo.Program], names: tuple[str, ...], has_named: b
             f"the memory ran out in {found.name}, the program that asked for these bytes; the call "
             "that failed was given its result"
         )
-    return "" if has_named else f"{found.name} is the one program that asks for as many bytes"
+    if has_named:
+        return ""
+    return f"{found.name} is a guess: of the programs that are alive it alone asks for these bytes"
 
 
 def _called(modules: Mapping[str, bytes], name: str) -> list[str]:
@@ -178,15 +195,18 @@ def _names_a_size(message: OomMessage) -> bool:
 def _asks_for(program: _hlo.Program, message: OomMessage) -> bool | None:
     """Whether the program has an allocation, or a total, of the size in the message.
 
-    None where that cannot be told: the message has no such size, or a total that some compilers
-    print without the arguments.
+    None where the message has no size that must be one of the program's.
     """
     if not _names_a_size(message):
         return None
-    sizes = [allocation.size for allocation in program.allocations if allocation.color == 0]
+    allocations = [a for a in program.allocations if a.color == 0]
     if message.phase == "compile" and message.used_bytes is not None:
-        rounding = message.resolution_bytes.get("used_bytes", 0)
-        return abs(sum(sizes) - message.used_bytes) <= rounding or None
-    asked = message.requested_bytes or 0
-    rounding = message.resolution_bytes.get("requested_bytes", 0)
+        total = sum(a.size for a in allocations)
+        arguments = sum(a.size for a in allocations if a.is_entry_computation_parameter)
+        # Compilers before 2026 leave the arguments out.
+        sizes, asked, name = [total, total - arguments], message.used_bytes, "used_bytes"
+    else:
+        sizes, name = [a.size for a in allocations], "requested_bytes"
+        asked = message.requested_bytes or 0
+    rounding = message.resolution_bytes.get(name, 0)
     return any(abs(size - asked) <= rounding for size in sizes)

@@ -38,7 +38,7 @@ def run(topology: str | None = None) -> int:
     print("    a = jax.random.normal(jax.random.PRNGKey(1), shape, dtype=jnp.bfloat16)")
     print("    return a @ a\n")
     try:
-        program()
+        jax.block_until_ready(program())
     except HbmOomError as oom:
         print(f"{oom.message.text}\n\n{oom.report}")
         return 0
@@ -52,8 +52,8 @@ def _without_a_tpu() -> None:
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_MIN_LOG_LEVEL": "3",
-        "TPU_STDERR_LOG_LEVEL": "3",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+        "TPU_WORKER_HOSTNAMES": "localhost",
     }.items():
         os.environ.setdefault(name, value)
 

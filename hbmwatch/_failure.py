@@ -40,7 +40,9 @@ class Failure:
         kwargs: The call's keyword arguments.
         outputs: What the call gave, where it failed asynchronously; None where it gave nothing.
         previous: The argument leaves of earlier compiles of the function, oldest first.
-        compile_seconds: What compiling the program took, as far as that is known.
+        compile_seconds: What compiling the program took the last time; 0.0 where that is not known.
+        since_lowering_seconds: How long ago a program was last lowered: what a compile that has
+            just failed took.
     """
 
     function: str = ""
@@ -53,3 +55,4 @@ class Failure:
     outputs: Any = None
     previous: tuple[tuple[Leaf, ...], ...] = ()
     compile_seconds: float = 0.0
+    since_lowering_seconds: float = 0.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,7 +15,10 @@ import jax.monitoring
 
 from hbmwatch._call import Leaf, array_leaves
 from hbmwatch._enrich import raise_explained
+from hbmwatch._errors import find_oom
 from hbmwatch._failure import Failure, Settings
+
+_log = logging.getLogger("hbmwatch")
 
 _BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -42,20 +48,41 @@ def since_lowering() -> float:
     return time.perf_counter() - _lowered_at
 
 
+@dataclass(slots=True)
+class Compiles:
+    """What a watched function has been compiled for.
+
+    Attributes:
+        shapes: The argument leaves of each compile, oldest first, the last few.
+        seconds: What the last one took; 0.0 before there was one.
+    """
+
+    shapes: list[tuple[Leaf, ...]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, target: Any, args: Any, kwargs: Any) -> None:
+        """Note the compile that this call has just made."""
+        self.seconds = _compile_seconds
+        with contextlib.suppress(Exception):  # a user's pytree may refuse to be flattened
+            self.shapes.append(array_leaves(target, args, kwargs))
+        del self.shapes[:-_REMEMBERED_COMPILES]
+
+
 def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) -> Any:
     """`target` as a closure that explains its OOMs; a class with __call__ costs twice as much.
 
     Args:
         target: What is called.
         failure: What is known of a failed call, from its args, its kwargs, the outputs that it
-            gave before it failed, the seconds that compiling took, and the shapes of earlier
-            compiles.
+            gave before it failed, and its compiles.
         settings: What watch_hbm was asked for.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
-    compiled_for: list[tuple[Leaf, ...]] = []
+    compiles = Compiles()
     settle = _SETTLE[settings.sync]
     unsettled = True
+    # Bound here, for at the interpreter's end the names of a module are None.
+    explain, partial = raise_explained, functools.partial
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         nonlocal call, unsettled
@@ -67,26 +94,18 @@ def guarded(target: Any, failure: Callable[..., Failure], settings: Settings) ->
                 unsettled = settle(out, args, kwargs)
                 call = _direct(call)
                 if before != _compiles:
-                    _remember(compiled_for, target, args, kwargs)
+                    compiles.add(target, args, kwargs)
             return out
         except Exception as error:
             unsettled = True
-            seconds = since_lowering() if before == _compiles else _compile_seconds
+            if before != _compiles:
+                compiles.seconds = _compile_seconds
             # A lambda here would make cells of args and kwargs, on every call.
-            known = functools.partial(failure, args, kwargs, out, seconds, compiled_for)
-            raise_explained(error, known, settings)
+            known = partial(failure, args, kwargs, out, compiles)
+            explain(error, known, settings)
             raise
 
     return watched
-
-
-def _remember(compiled_for: list[tuple[Leaf, ...]], target: Any, args: Any, kwargs: Any) -> None:
-    """Keep the shapes that a call was compiled for, to tell later what has changed."""
-    try:
-        compiled_for.append(array_leaves(target, args, kwargs))
-    except Exception:  # a user's pytree may refuse to be flattened
-        return
-    del compiled_for[:-_REMEMBERED_COMPILES]
 
 
 def _direct(call: Any) -> Any:
@@ -104,10 +123,15 @@ def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[...
     from hbmwatch import _profiler, _runs
 
     def traced_call(*args: Any, **kwargs: Any) -> Any:
-        with _profiler.traced(_runs.new_run(settings.logdir)):
-            out = target(*args, **kwargs)
-            _settle_compile(out, args, kwargs)
-            return out
+        run = _runs.new_run(settings.logdir, jax.process_index())
+        try:
+            with _profiler.traced(run):
+                out = target(*args, **kwargs)
+                _settle_compile(out, args, kwargs)
+                return out
+        finally:
+            if settings.logdir is None:
+                _runs.drop_old_runs(run.parent)
 
     return traced_call
 
@@ -115,16 +139,21 @@ def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[...
 def _settle_compile(out: Any, args: Any, kwargs: Any) -> bool:
     """Wait for the outputs; of a step that returns none, as with nnx, for what it updated.
 
+    Only an OOM gets out of here: anything else that waiting raises, the bare call would not.
+
     Returns:
         Whether the next call has to be waited for too, because this one was only being traced.
     """
-    leaves = jax.tree_util.tree_leaves(out)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return True
-    if not leaves:
-        updated = jax.tree_util.tree_leaves((args, kwargs))
-        leaves = [x for x in updated if isinstance(x, jax.Array) and not x.is_deleted()]
-    jax.block_until_ready(leaves)
+    try:
+        leaves = jax.tree_util.tree_leaves(out) or jax.tree_util.tree_leaves((args, kwargs))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return True
+        arrays = [x for x in leaves if isinstance(x, jax.Array) and not x.is_deleted()]
+        jax.block_until_ready(arrays)
+    except Exception as error:
+        if find_oom(error) is not None:
+            raise
+        _log.debug("the outputs cannot be waited for", exc_info=error)
     return False
 
 

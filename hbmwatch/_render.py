@@ -193,7 +193,7 @@ def _rows(groups: Sequence[tuple[int, PeakOp]], top: int) -> list[str]:
         )
         for count, (number, op) in zip(counts, shown, strict=True)
     ]
-    lines = [f"    {line}" for line in _columns(cells, right=(0, 1))]
+    lines = [f"    {line}" for line in _columns(cells, (0, 1), 4, _WIDTH - 4)]
     rest = groups[top:]
     if rest:
         size = format_size(sum(count * op.size_bytes for count, op in rest))
@@ -216,17 +216,28 @@ def _where(op: PeakOp, several: bool) -> tuple[str, str]:
     return clean(name, 34 - len(padded)) + padded, clean(op.source, 24)
 
 
-def _columns(cells: Sequence[tuple[str, ...]], right: tuple[int, ...]) -> list[str]:
-    """Rows of text in aligned columns; those in `right` end flush."""
+def _columns(
+    cells: Sequence[tuple[str, ...]], right: tuple[int, ...], elastic: int, most: int
+) -> list[str]:
+    """Rows of text in aligned columns.
+
+    Args:
+        cells: The rows, of equal length.
+        right: The columns that end flush.
+        elastic: The column that is cut where a row would be too long.
+        most: How long a row may be.
+    """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    excess = sum(widths) + 2 * (sum(map(bool, widths)) - 1) - most
+    widths[elastic] = min(widths[elastic], max(widths[elastic] - excess, 8))
     lines = []
     for row in cells:
         padded = (
-            cell.rjust(width) if n in right else cell.ljust(width)
+            cell.rjust(width) if n in right else clean(cell, width).ljust(width)
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
             if width
         )
-        lines.append("  ".join(padded).rstrip()[:_WIDTH])
+        lines.append("  ".join(padded).rstrip())
     return lines
 
 

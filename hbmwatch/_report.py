@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jaxlib.version
 
 from hbmwatch import (
     _capture,
@@ -87,7 +88,7 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
         logdir=logdir,
         function=failure.function,
         process_index=_process_index(),
-        versions=_versions(),
+        versions=attempt("the versions", {}, _versions),
         top=settings.top,
     )
     if program is not None and summary is not None and summary.memory_space == "hbm":
@@ -170,7 +171,7 @@ def _versions() -> dict[str, str]:
     versions = {
         "hbmwatch": hbmwatch.__version__,
         "jax": jax.__version__,
-        "jaxlib": importlib.metadata.version("jaxlib"),
+        "jaxlib": jaxlib.version.__version__,
     }
     for package in _PLUGINS:
         try:

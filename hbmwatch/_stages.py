@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,17 +11,17 @@ from typing import Any
 
 from hbmwatch._enrich import raise_explained
 from hbmwatch._failure import Failure, Settings
-from hbmwatch._guard import guarded
+from hbmwatch._guard import Compiles, guarded
 
 
 class Stage:
     """A stage of ahead-of-time compilation that passes for the one that it stands for."""
 
-    __slots__ = ("_name", "_settings", "_stage")
+    __slots__ = ("_known", "_settings", "_stage")
 
-    def __init__(self, stage: Any, name: str, settings: Settings) -> None:
+    def __init__(self, stage: Any, known: Failure, settings: Settings) -> None:
         self._stage = stage
-        self._name = name
+        self._known = known
         self._settings = settings
 
     @property  # type: ignore[misc]  # isinstance() asks for it
@@ -28,7 +29,12 @@ class Stage:
         return type(self._stage)
 
     def __getattr__(self, name: str) -> Any:
+        if name in Stage.__slots__:  # a copy asks before they are set
+            raise AttributeError(name)
         return getattr(self._stage, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._stage, self._known, self._settings)
 
     def __repr__(self) -> str:
         return repr(self._stage)
@@ -38,7 +44,7 @@ class Traced(Stage):
     __slots__ = ()
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        return Lowered(self._stage.lower(*args, **kwargs), self._name, self._settings)
+        return Lowered(self._stage.lower(*args, **kwargs), self._known, self._settings)
 
 
 class Lowered(Stage):
@@ -47,11 +53,8 @@ class Lowered(Stage):
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         """The compiled program, watched; the compiler's OOM as HbmOomError."""
         start = time.perf_counter()
-        known = Failure(
-            function=self._name,
-            lower=lambda: self._stage,
-            compiler_options=kwargs.get("compiler_options") or {},
-        )
+        options = args[0] if args else kwargs.get("compiler_options")
+        known = replace(self._known, lower=lambda: self._stage, compiler_options=options or {})
         try:
             compiled = self._stage.compile(*args, **kwargs)
         except Exception as error:
@@ -68,23 +71,26 @@ class Compiled(Stage):
     __slots__ = ("__call__",)
 
     def __init__(self, stage: Any, known: Failure, settings: Settings) -> None:
-        super().__init__(stage, known.function, settings)
+        super().__init__(stage, known, settings)
 
         def failure(
-            args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any, *_: object
+            args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any, compiles: Compiles
         ) -> Failure:
             return replace(known, args=args, kwargs=kwargs, outputs=outputs)
 
         self.__call__ = guarded(stage, failure, settings)
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._stage)
+
 
 def watched_stage(
-    stage: Callable[..., Any], proxy: type[Stage], name: str, settings: Settings
+    stage: Callable[..., Any], proxy: type[Stage], known: Failure, settings: Settings
 ) -> Callable[..., Any]:
     """`stage`, the `lower` or `trace` of a jitted function, so that it gives a watched stage."""
 
-    @functools.wraps(stage)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return proxy(stage(*args, **kwargs), name, settings)
+        return proxy(stage(*args, **kwargs), known, settings)
 
-    return call
+    return functools.update_wrapper(call, stage)

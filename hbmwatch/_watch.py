@@ -5,17 +5,26 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 import jax
 
-from hbmwatch._call import Leaf
 from hbmwatch._enrich import raise_explained
 from hbmwatch._failure import Capture, Failure, Settings, Sync
-from hbmwatch._guard import guarded, since_lowering
+from hbmwatch._guard import Compiles, guarded, since_lowering
 from hbmwatch._stages import Lowered, Traced, watched_stage
 
 if TYPE_CHECKING:
@@ -58,6 +67,7 @@ class WatchContext:
 
     def __init__(self, settings: Settings, jit: bool, jit_kwargs: Mapping[str, Any]) -> None:
         self.report: OomReport | None = None
+        self._disabled = False
         self._settings = settings
         self._jit = jit
         self._jit_kwargs = jit_kwargs
@@ -69,6 +79,7 @@ class WatchContext:
     def __enter__(self) -> WatchContext:
         if self._jit_kwargs:
             raise TypeError(f"a `with` block takes no jit keywords: {_listed(self._jit_kwargs)}")
+        self._disabled = _disabled()
         return self
 
     def __exit__(
@@ -77,20 +88,17 @@ class WatchContext:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not isinstance(error, Exception) or _disabled():
+        if not isinstance(error, Exception) or self._disabled:
             return
         settings = replace(self._settings, on_oom=self._remember)
-        self.report = raise_explained(error, _block_failure, settings)
+        report = raise_explained(error, Failure, settings)
+        self.report = self.report if report is None else report
 
     def _remember(self, report: OomReport) -> None:
         """Keep the report before HbmOomError is raised, and pass it on."""
         self.report = report
         if self._settings.on_oom is not None:
             self._settings.on_oom(report)
-
-
-def _block_failure() -> Failure:
-    return Failure(compile_seconds=since_lowering())
 
 
 @overload
@@ -222,40 +230,77 @@ def _decorate(
 
 
 def _holds_jitted(fun: Any) -> bool:
-    """Whether the callable, or one that it wraps, is jitted; jitted again it loses its donation."""
+    """Whether the callable, or one that it wraps, is jitted; jitted again it loses its donation.
+
+    A transformation of a jitted function, such as its gradient, is not: that is to be jitted.
+    """
     seen: set[int] = set()
     while fun is not None and id(fun) not in seen:
         seen.add(id(fun))
-        if callable(getattr(fun, "lower", None)) or isinstance(fun, jax.stages.Compiled):
+        if isinstance(fun, (jax.stages.Wrapped, jax.stages.Compiled)):
             return True
+        if _module_of(fun).partition(".")[0] in ("jax", "equinox", "flax"):
+            return False
         fun = getattr(fun, "__wrapped__", None) or getattr(fun, "func", None)
     return False
 
 
+def _module_of(fun: Any) -> str:
+    """Where a function was written, though it took its module's name from what it wraps."""
+    written: str = getattr(fun, "__globals__", {}).get("__name__") or type(fun).__module__
+    return written
+
+
 def _watched(fun: Callable[..., Any], target: Any, settings: Settings) -> Any:
     """The watched function, with the attributes of the jitted one."""
-    name = getattr(fun, "__name__", "") or getattr(target, "__name__", "")
-    watched = guarded(target, functools.partial(_call_failure, name, target), settings)
+    name = _name(fun)
+    lower = _lower_of(target)
+    watched = guarded(target, functools.partial(_call_failure, name, target, lower), settings)
     functools.update_wrapper(watched, target)
-    watched.__wrapped__ = fun
+    watched.__name__, watched.__wrapped__ = name, fun
+    known = Failure(name, target)
     if hasattr(target, "trace"):
-        watched.trace = watched_stage(target.trace, Traced, name, settings)
-    if hasattr(target, "lower"):
-        watched.lower = watched_stage(target.lower, Lowered, name, settings)
+        watched.trace = watched_stage(target.trace, Traced, known, settings)
+    if lower is not None:
+        watched.lower = watched_stage(lower, Lowered, known, settings)
     for attribute in ("eval_shape", "clear_cache"):
         if hasattr(target, attribute):
             setattr(watched, attribute, getattr(target, attribute))
     return watched
 
 
+def _name(fun: Any) -> str:
+    """The function's name, of a partial the inner one's, of another callable its class's."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    is_compiled = isinstance(fun, jax.stages.Compiled)
+    return getattr(fun, "__name__", "") or ("" if is_compiled else type(fun).__name__)
+
+
+def _lower_of(target: Any) -> Callable[..., Any] | None:
+    """What lowers the program that a call of `target` runs; None where that is not known.
+
+    Of a partial, and of jax.profiler.trace(folder)(jitted), it is the inner function's: what other
+    wrappers do with their arguments is not known.
+    """
+    if callable(getattr(target, "lower", None)):
+        return cast(Callable[..., Any], target.lower)
+    if isinstance(target, functools.partial):
+        inner = _lower_of(target.func)
+        return inner and functools.partial(inner, *target.args, **target.keywords)
+    if _module_of(target) == "contextlib":
+        return _lower_of(getattr(target, "__wrapped__", None))
+    return None
+
+
 def _call_failure(
     name: str,
     target: Any,
+    lower: Callable[..., Any] | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     outputs: Any,
-    seconds: float,
-    previous: Sequence[tuple[Leaf, ...]],
+    compiles: Compiles,
 ) -> Failure:
     """What is known of a failed call of a function that JAX compiles when it is called."""
     known = Failure(
@@ -264,13 +309,19 @@ def _call_failure(
         args=args,
         kwargs=kwargs,
         outputs=outputs,
-        compile_seconds=seconds,
-        previous=tuple(previous),
+        compile_seconds=compiles.seconds,
+        since_lowering_seconds=since_lowering(),
+        previous=tuple(compiles.shapes),
     )
     if isinstance(target, jax.stages.Compiled):
         return replace(known, compile=lambda _: target)
-    leaves = jax.tree_util.tree_leaves((args, kwargs))
-    if not hasattr(target, "lower") or any(isinstance(x, jax.core.Tracer) for x in leaves):
+    if lower is None or _is_traced(args, kwargs):
         return known
-    lower = functools.partial(target.lower, *args, **kwargs)
+    lower = functools.partial(lower, *args, **kwargs)
     return replace(known, lower=lower, compile=lambda lowered: lowered.compile())
+
+
+def _is_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a transformation is tracing the call, so that its program is another one's part."""
+    leaves = jax.tree_util.tree_leaves((args, kwargs))
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)

@@ -109,10 +109,10 @@ def test_a_program_that_takes_long_to_compile_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above a minute the dump is not tried, and the report says so."""
-    monkeypatch.setattr("hbmwatch._capture._LONGEST_RECOMPILE_SECONDS", -1.0)
+    monkeypatch.setattr("hbmwatch._capture._LONGEST_RECOMPILE_SECONDS", 0.0)
     collects(monkeypatch, lambda data: b"")
 
-    made = report(tmp_path)
+    made = report(tmp_path, watch_hbm(lambda x: fill(x) + 3, logdir=tmp_path))
 
     assert made.summary is None
     assert "compiling it once more was not tried: that takes" in made.missing[0]

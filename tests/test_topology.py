@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gzip
 import inspect
 import json
@@ -275,3 +276,25 @@ def test_a_pallas_kernel_out_of_vmem_is_not_explained_by_hbm(tmp_path: Path) -> 
     assert error.message.memory_space == "vmem"
     assert error.summary is None
     assert "vmem" in error.report.missing[0]
+
+
+def test_one_name_compiled_in_several_threads_is_not_mixed_up(tmp_path: Path) -> None:
+    """libtpu keeps the last compile alone; each failure has the peak of its own program."""
+
+    def step(x: jax.Array) -> jax.Array:
+        return (x @ x.T) @ x
+
+    def fail(rows: int) -> tuple[int, int]:
+        x = programs.array("tpu", rows, 1024)
+        watched = watch_hbm(step, logdir=tmp_path, out_shardings=on_device())
+        error = failing(lambda: watched.lower(x).compile())
+        used = error.message.used_bytes
+        assert used is not None
+        off = abs(peak_of(error).total_allocation_bytes - used)
+        return rows, off - error.message.resolution_bytes.get("used_bytes", 0)
+
+    sizes = [131072, 163840, 196608]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(fail, sizes))
+
+    assert [rows for rows, off in results if off > 0] == []
