@@ -16,7 +16,7 @@ from hbmwatch._sizes import format_size
 
 # The order of suspicion: how often a thing of this kind was the matter where its bytes were there.
 # A finding's weight times the share of what is missing that it frees gives its rank.
-_SUSPICION = {
+SUSPICION = {
     "donation": 3.0,
     "donation-unusable": 3.0,
     "replication": 3.0,
@@ -93,13 +93,15 @@ def _rank(evidence: Evidence, finding: Finding) -> float:
     """Suspicion times the share of what is missing, or of a quarter of the peak, that it frees."""
     least = 0.5 if finding.slug == "padding" else _LEAST_MISSING
     needed = max(evidence.missing_bytes or 0, least * evidence.peak_bytes, 1.0)
-    return _SUSPICION[finding.slug] * min(1.0, (finding.saves_bytes or 0) / needed)
+    return SUSPICION[finding.slug] * min(1.0, (finding.saves_bytes or 0) / needed)
 
 
 def padding(evidence: Evidence) -> Finding | None:
     """Bytes that layouts add to the elements."""
-    total = sum(op.padding_bytes for op in evidence.summary.ops)
-    worst = max(evidence.summary.ops, key=lambda op: op.padding_bytes, default=None)
+    # The row of small buffers has no shape, and XProf counts it as all padding.
+    ops = [op for op in evidence.summary.ops if op.instruction]
+    total = sum(op.padding_bytes for op in ops)
+    worst = max(ops, key=lambda op: op.padding_bytes, default=None)
     if worst is None or total < evidence.worth_bytes:
         return None
     where, better = _padded(worst)
