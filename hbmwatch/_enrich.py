@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
@@ -89,27 +87,10 @@ def _report(
     try:
         from hbmwatch import _report as explaining
 
-        with _uncollected():
-            return explaining.explain(message, failure(), settings)
+        return explaining.explain(message, failure(), settings)
     except Exception as failed:
         _log.debug("the report could not be made", exc_info=failed)
         return _errors.bare_report(message, failed)
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collections for a moment.
-
-    A report makes many objects and no garbage; every collection meanwhile would walk all that JAX
-    and the program hold, which takes as long again as the report.
-    """
-    was_enabled = gc.isenabled()
-    try:
-        gc.disable()
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None:

@@ -38,7 +38,7 @@ def notes(
         *_pool(message),
         *_arguments_and_outputs(program, summary, message),
         *_rematerialised(summary),
-        *_tenants(message, device),
+        *_tenants(message, call, device),
         *_deleted(device),
         *_devices(message, call),
         *_recompiled(call),
@@ -103,7 +103,9 @@ def _rematerialised(summary: PeakSummary | None) -> list[str]:
     ]
 
 
-def _tenants(message: OomMessage, device: DeviceMemory | None) -> list[str]:
+def _tenants(
+    message: OomMessage, call: CallInfo | None, device: DeviceMemory | None
+) -> list[str]:
     """Who else was on the device, at run time."""
     if device is None or message.phase == "compile":
         return []
@@ -122,10 +124,13 @@ def _tenants(message: OomMessage, device: DeviceMemory | None) -> list[str]:
         ]
         total = sum(group.size_bytes for group in device.live)
         more = len(device.live) - len(groups)
+        listed = f"{', '.join(groups)}{f' and {more} more groups' if more else ''}"
         said.append(
-            f"Live arrays that this call did not pass in take {format_size(total)} of the fullest "
-            f"device: {', '.join(groups)}{f' and {more} more groups' if more else ''}; drop the "
-            "references that are not needed."
+            f"Live arrays, the program's own arguments among them, take {format_size(total)} of "
+            f"the fullest device: {listed}."
+            if call is None
+            else f"Live arrays that this call did not pass in take {format_size(total)} of the "
+            f"fullest device: {listed}; drop the references that are not needed."
         )
     return said + _fragmented(message, device)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import gc
 import importlib.metadata
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -64,11 +66,26 @@ class _Missing(list[str]):
 def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomReport:
     """The report of a failed call; what cannot be had is a sentence in `missing`."""
     missing = _Missing()
-    attempt = missing.attempt
-    lowered = attempt("the lowered program", None, _lowered, failure)
+    lowered = missing.attempt("the lowered program", None, _lowered, failure)
     captured = None
     if settings.capture != "never":
-        captured = attempt("the memory peak", None, _capture.capture, message, failure, lowered)
+        capture = _capture.capture
+        captured = missing.attempt("the memory peak", None, capture, message, failure, lowered)
+    with _uncollected():
+        report = _joined(message, failure, settings, lowered, captured, missing)
+    return dataclasses.replace(report, missing=tuple(missing))
+
+
+def _joined(
+    message: OomMessage,
+    failure: Failure,
+    settings: Settings,
+    lowered: Any | None,
+    captured: _capture.Captured | None,
+    missing: _Missing,
+) -> OomReport:
+    """Message, peak, profile and device in one report, and what follows from them."""
+    attempt = missing.attempt
     program, summary, logdir = None, None, None
     if captured is not None:
         program = captured.program
@@ -91,17 +108,41 @@ def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomRep
         versions=attempt("the versions", {}, _versions),
         top=settings.top,
     )
-    if program is not None and summary is not None and summary.memory_space == "hbm":
-        find = _findings.find
-        flow = Flow(program, summary)
-        named = attempt("the roles", summary, _rollup.with_roles, program, summary, flow)
-        report = dataclasses.replace(
-            report,
-            summary=dataclasses.replace(named, top=settings.top),
-            rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary, flow),
-            findings=attempt("the findings", (), find, program, summary, message, call, flow),
-        )
-    return dataclasses.replace(report, missing=tuple(missing))
+    if program is None or summary is None or summary.memory_space != "hbm":
+        return report
+    return attempt("the findings", report, _concluded, report, program, call, missing)
+
+
+def _concluded(
+    report: OomReport, program: _hlo.Program, call: CallInfo | None, missing: _Missing
+) -> OomReport:
+    """The report with the buffers' roles, the roll-up and the findings."""
+    attempt, summary = missing.attempt, report.summary
+    assert summary is not None
+    flow = Flow(program, summary)
+    find = _findings.find
+    return dataclasses.replace(
+        report,
+        summary=attempt("the roles", summary, _rollup.with_roles, program, summary, flow),
+        rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary, flow),
+        findings=attempt("the findings", (), find, program, summary, report.message, call, flow),
+    )
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collections for a moment.
+
+    A report makes many objects and no garbage; every collection meanwhile would walk all that JAX
+    and the program hold, which takes as long again as the report.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _lowered(failure: Failure) -> Any | None:
