@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from hbmwatch._evidence import ERROR_1000, Evidence, lines, some
 from hbmwatch._flow import Flow, Live
 from hbmwatch._hlo import Program
 from hbmwatch._origin import FLOAT_BITS
-from hbmwatch._records import Finding, OomMessage, PeakOp, PeakSummary
+from hbmwatch._records import DeviceMemory, Finding, OomMessage, PeakOp, PeakSummary
 from hbmwatch._sizes import format_size
 
 # The order of suspicion: how often a thing of this kind was the matter where its bytes were there.
@@ -52,6 +53,7 @@ def find(
     message: OomMessage,
     call: CallInfo | None = None,
     flow: Flow | None = None,
+    device: DeviceMemory | None = None,
 ) -> tuple[Finding, ...]:
     """What to change, what is worth most first; the aggregate alone where every buffer is ordinary.
 
@@ -61,7 +63,9 @@ def find(
         message: The error's text, for the limit.
         call: What is known of the call; paths of arguments come from the program without it.
         flow: The dataflow around the peak, where there is one already.
+        device: What else was on the device, for the room that the program had at run time.
     """
+    message = dataclasses.replace(message, limit_bytes=_room(message, device))
     evidence = Evidence(program, summary, message, call, flow or Flow(program, summary))
     makers: tuple[Callable[[Evidence], Finding | None], ...] = (
         _leaves.donation,
@@ -87,6 +91,43 @@ def find(
             found = [last]
     worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes] or found
     return tuple(sorted(worth, key=lambda finding: -_rank(evidence, finding)))
+
+
+def _room(message: OomMessage, device: DeviceMemory | None) -> int | None:
+    """What the device has for this program: the message's limit, or what others leave of it."""
+    if message.limit_bytes is not None or device is None or device.limit_bytes is None:
+        return message.limit_bytes
+    return max(0, device.limit_bytes - sum(group.size_bytes for group in device.live))
+
+
+def of_message(message: OomMessage) -> tuple[Finding, ...]:
+    """What the text alone says to change: where the memory on the chip ran out, and not HBM.
+
+    Args:
+        message: What the error's text says.
+    """
+    if message.memory_space not in ("vmem", "smem"):
+        return ()
+    name = message.memory_space.upper()
+    figures = [(message.used_bytes, "are used"), (message.requested_bytes, "are asked for at once"),
+               (message.limit_bytes, "are there"), (message.exceeded_by_bytes, "are missing")]
+    said = [f"{format_size(size)} {what}" for size, what in figures if size is not None]
+    if not said:
+        return ()
+    largest = max(message.ops, key=lambda op: op.size_bytes, default=None)
+    where = f"; the largest is {largest.op_name}" if largest is not None and largest.op_name else ""
+    return (Finding(
+        slug="vmem",
+        title=f"{name}: a kernel's blocks are too large for the memory on the chip",
+        evidence=f"in {name} {', '.join(said)}{where}",
+        remedy="Use smaller blocks (block_shape, scratch shapes) in the Pallas kernel, or raise "
+        "vmem_limit_bytes in pltpu.CompilerParams.",
+        saves_bytes=message.exceeded_by_bytes,
+        certainty="hint",
+        link="https://openxla.org/xla/errors/error_1001",
+        will_not_help="a smaller batch, donation or jax.checkpoint: none of them makes a block "
+        "smaller",
+    ),)
 
 
 def _rank(evidence: Evidence, finding: Finding) -> float:

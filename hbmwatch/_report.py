@@ -109,7 +109,8 @@ def _joined(
         top=settings.top,
     )
     if program is None or summary is None or summary.memory_space != "hbm":
-        return report
+        said = attempt("the findings", (), _findings.of_message, message)
+        return dataclasses.replace(report, findings=said)
     return attempt("the findings", report, _concluded, report, program, call, missing)
 
 
@@ -120,12 +121,12 @@ def _concluded(
     attempt, summary = missing.attempt, report.summary
     assert summary is not None
     flow = Flow(program, summary)
-    find = _findings.find
+    find = functools.partial(_findings.find, flow=flow, device=report.device)
     return dataclasses.replace(
         report,
         summary=attempt("the roles", summary, _rollup.with_roles, program, summary, flow),
         rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary, flow),
-        findings=attempt("the findings", (), find, program, summary, report.message, call, flow),
+        findings=attempt("the findings", (), find, program, summary, report.message, call),
     )
 
 

@@ -19,7 +19,15 @@ from hbmwatch._call import CallInfo, call_info
 from hbmwatch._flow import Flow
 from hbmwatch._message import parse_oom
 from hbmwatch._protos import HloProto, parse
-from hbmwatch._records import Finding, OomMessage, PeakSummary, ProfileError
+from hbmwatch._records import (
+    DeviceMemory,
+    Finding,
+    LiveArrays,
+    OomMessage,
+    PeakSummary,
+    ProfileError,
+)
+from hbmwatch._sizes import format_size
 from tests import oom_programs
 from tests.oom_programs import CASES, Case, array, on_one, size
 
@@ -264,6 +272,34 @@ def test_gradients_alone_are_no_reason_to_donate() -> None:
         return gradients(list(params.values()), x)
 
     assert "donation" not in slugs(explain(on_one(as_list, weights, array(256, 8192))).findings)
+
+
+def test_memory_on_the_chip_is_a_matter_of_blocks() -> None:
+    """What ran out in VMEM is told from the text: its figures, the kernel, block sizes."""
+    for file in ("real-tpu_jax-0.10.2_libtpu-0.0.42.1_vmem.txt", "tpu-allocation--vmem.txt"):
+        text = (Path(__file__).parent / "messages" / file).read_text(encoding="utf-8")
+        message = parse_oom(text)
+        assert message is not None
+        (finding,) = _findings.of_message(message)
+        assert finding.slug == "vmem"
+        assert "MiB" in finding.evidence
+        assert "smaller blocks" in finding.remedy
+    assert _findings.of_message(explained("full_logits").message) == ()
+
+
+def test_what_others_hold_leaves_less_room() -> None:
+    """At run time the limit is the device's, less the live arrays that the call does not own."""
+    lowered = jax.jit(lambda x: jnp.sort(x) + 1).lower(
+        jax.ShapeDtypeStruct((1 << 20,), jnp.float32)
+    )
+    program, summary, _, call, _ = explain(lowered)
+    message = OomMessage("", phase="run", requested_bytes=4 * MIB)
+    others = LiveArrays((1,), "float32", 1, 12 * MIB)
+    device = DeviceMemory("GPU", 1, limit_bytes=16 * MIB, live=(others,))
+    (finding,) = _findings.find(program, summary, message, call, device=device)
+    over = summary.total_allocation_bytes - 4 * MIB
+    assert finding.slug == "aggregate"
+    assert f"over by {format_size(over)}" in finding.title
 
 
 # --- the arithmetic -------------------------------------------------------------------------------
