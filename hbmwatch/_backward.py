@@ -133,7 +133,7 @@ def _is_layer_input(evidence: Evidence, live: Live) -> bool:
     """
     if live.stack is None:
         return any(is_recomputed(user.metadata.op_name) for user in evidence.flow.uses(live))
-    return evidence.flow.written(live.stack) is live.stack.update or live.name.endswith(
+    return evidence.flow.stacks.written(live.stack) is live.stack.update or live.name.endswith(
         "dynamic_update_slice")
 
 

@@ -10,14 +10,15 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hbmwatch._graph import MOVES, Graph, elements
 from hbmwatch._hlo import Program, source_of
 from hbmwatch._origin import Origin, origin
-from hbmwatch._protos import HloComputationProto, HloInstructionProto
+from hbmwatch._protos import HloInstructionProto
 from hbmwatch._records import PeakOp, PeakSummary
+from hbmwatch._stacks import Stack, Stacks
 from hbmwatch._updates import updated
 
 # Of so many instructions the op_names say whether a program is differentiated, or checkpointed.
@@ -26,23 +27,6 @@ _VISITS = 300
 _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 
 Family = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A buffer that a loop fills, one slice an iteration.
-
-    Attributes:
-        loop: The while instruction.
-        update: The instruction that writes the slice (a dynamic-update-slice, or a fusion of one).
-        length: The length of the dimension along which it is filled.
-        from_argument: Whether the loop starts from an argument, and so updates a state.
-    """
-
-    loop: HloInstructionProto
-    update: HloInstructionProto
-    length: int
-    from_argument: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +102,7 @@ class Flow:
         self.program = program
         self.summary = summary
         self.graph = Graph(program)
+        self.stacks = Stacks(self.graph)
 
     @functools.cached_property
     def live(self) -> tuple[Live, ...]:
@@ -169,7 +154,7 @@ class Flow:
                     shape = shape.tuple_shapes[i] if i < len(shape.tuple_shapes) else shape
                 kinds[op.shape] = shape.element_type, tuple(shape.dimensions)
             own = op.kind == "parameter"
-            stack = None if own else self._stack(instruction, index)
+            stack = None if own else self.stacks.of(instruction, index)
             name, source, inferred = op.op_name, op.source, False
             if stack is not None or not (op.op_name or own):
                 name, source, inferred = self._name(op, instruction, stack)
@@ -218,7 +203,7 @@ class Flow:
         A loop stack takes them from what the loop writes into it, even where it has its own: XLA
         names the empty buffer after the zeros that it starts from.
         """
-        found = self.written(stack) if stack is not None else self._named(instruction)
+        found = self.stacks.written(stack) if stack is not None else self._named(instruction)
         if found is None or not found.metadata.op_name:
             return op.op_name, op.source, False
         source = source_of(self.program.frames(found))
@@ -242,112 +227,8 @@ class Flow:
             if named:
                 return named[-1]
             todo += self.graph.operands(at)
-        users = self._users_in(self.program.entry).get(instruction.id, ())
+        users = self.graph.users_in(self.program.entry).get(instruction.id, ())
         return next((user for user in users if user.metadata.op_name), None)
-
-    def written(self, stack: Stack) -> HloInstructionProto:
-        """The instruction whose result a loop writes into its stack."""
-        caller = stack.update
-        operands = self.graph.operands(self.graph.root(caller))
-        value = operands[1] if len(operands) > 1 else caller
-        for _ in range(_VISITS):
-            if value.opcode == "parameter":
-                outside = self.graph.passed(caller, value)
-                if outside is None or self.graph.fused(caller) is None:
-                    break
-                value, caller = outside, outside
-            elif value.opcode in MOVES or not value.metadata.op_name:
-                above = self.graph.first(value)
-                if above is None:
-                    break
-                value = above
-            else:
-                return value
-        return value if value.metadata.op_name else stack.update
-
-    # --- loop stacks ------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def _fills(self) -> dict[int, tuple[HloInstructionProto, int]]:
-        """For what a while starts from: the while and the position in its tuple, by id."""
-        fills: dict[int, tuple[HloInstructionProto, int]] = {}
-        for loop in self.graph.loops:
-            start = self.graph.first(loop)
-            if start is not None and start.opcode == "tuple":
-                fills.update({part: (loop, i) for i, part in enumerate(start.operand_ids)})
-        return fills
-
-    def _stack(self, instruction: HloInstructionProto, index: Sequence[int]) -> Stack | None:
-        """The loop that fills a buffer slice by slice; None where none does.
-
-        Args:
-            instruction: The instruction that defines the buffer.
-            index: The place of the buffer in the instruction's tuple.
-        """
-        if not self.graph.loops:
-            return None
-        start = self._enters(instruction, index)
-        if start is not None:
-            return self._stack_at(*self._fills[start])
-        loop, body = self.graph.loop_of(instruction)
-        root = self.graph.find(body.root_id) if body is not None else None
-        if loop is None or root is None:
-            return None
-        users = self._users_in(body).get(instruction.id, ())
-        mine = {instruction.id, *(user.id for user in users)}
-        for position, part in enumerate(root.operand_ids):
-            stack = self._stack_at(loop, position) if part in mine else None
-            if stack is not None:
-                whole = elements(self.graph.root(stack.update).shape)
-                if whole == elements(instruction.shape):
-                    return stack
-        return None
-
-    def _enters(self, instruction: HloInstructionProto, index: Sequence[int]) -> int | None:
-        """The id as which a buffer enters a loop, behind moves; None where it enters none."""
-        if instruction.id in self._fills and not index:
-            return instruction.id
-        _, body = self.graph.loop_of(instruction)
-        users = self._users_in(body or self.program.entry)
-        todo = [instruction]
-        if index:
-            todo = [user for user in users.get(instruction.id, ())
-                    if user.opcode == "get-tuple-element" and user.tuple_index == index[0]]
-        for _ in range(8):
-            for at in todo:
-                if at.id in self._fills:
-                    return at.id
-            todo = [user for at in todo for user in users.get(at.id, ())
-                    if user.opcode in ("copy", "bitcast")]
-        return None
-
-    def _stack_at(self, loop: HloInstructionProto, position: int) -> Stack | None:
-        """The stack at a position of a loop's tuple, if the body writes a slice there."""
-        for called in loop.called_computation_ids:
-            body = self.program.computations.get(called)
-            root = self.graph.find(body.root_id) if body is not None else None
-            if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
-                continue
-            update = self.graph.find(root.operand_ids[position])
-            while update is not None and update.opcode in ("copy", "bitcast", "copy-done"):
-                update = self.graph.first(update)
-            if update is None:
-                continue
-            slice_of = self.graph.root(update)
-            length = self._length(slice_of) if slice_of.opcode == "dynamic-update-slice" else 0
-            if length > 1:
-                start = self.graph.start(loop, position)
-                given = start is not None and start.opcode == "parameter"
-                return Stack(loop, update, length, given)
-        return None
-
-    def _length(self, update: HloInstructionProto) -> int:
-        """The length of the dimension of which a dynamic-update-slice writes one entry."""
-        operands = self.graph.operands(update)
-        if len(operands) < 2:
-            return 0
-        pairs = zip(update.shape.dimensions, operands[1].shape.dimensions)
-        return max((whole for whole, part in pairs if part < whole), default=0)
 
     # --- origins and uses -------------------------------------------------------------------------
 
@@ -355,25 +236,6 @@ class Flow:
         """Where the number of elements of a buffer came into being."""
         start = live.instruction if live.stack is None else live.stack.update
         return origin(self.graph, start, math.prod(live.dims), live.element_type)
-
-    @functools.cached_property
-    def _known_users(self) -> dict[int, dict[int, list[HloInstructionProto]]]:
-        """What _users_in has found so far, by the computation's id."""
-        return {}
-
-    def _users_in(
-        self, computation: HloComputationProto | None
-    ) -> dict[int, list[HloInstructionProto]]:
-        """The users of each instruction of a computation, by the latter's id."""
-        if computation is None:
-            return {}
-        if computation.id not in self._known_users:
-            users: dict[int, list[HloInstructionProto]] = {}
-            for instruction in computation.instructions:
-                for operand in instruction.operand_ids:
-                    users.setdefault(operand, []).append(instruction)
-            self._known_users[computation.id] = users
-        return self._known_users[computation.id]
 
     @functools.cached_property
     def _users(self) -> dict[int, list[HloInstructionProto]]:
@@ -418,7 +280,7 @@ class Flow:
 
     def readers(self, live: Live) -> list[HloInstructionProto]:
         """The instructions that read a buffer's bytes, rewritten in place or not."""
-        users = self._users_in(self.program.entry)
+        users = self.graph.users_in(self.program.entry)
         seen: dict[int, HloInstructionProto] = {}
         todo = [live.instruction]
         count = math.prod(live.dims)

@@ -82,6 +82,25 @@ class Graph:
         """The first operand; None where there is none."""
         return next((self.find(operand) for operand in instruction.operand_ids), None)
 
+    @functools.cached_property
+    def _known_users(self) -> dict[int, dict[int, list[HloInstructionProto]]]:
+        """What users_in has found so far, by the computation's id."""
+        return {}
+
+    def users_in(
+        self, computation: HloComputationProto | None
+    ) -> dict[int, list[HloInstructionProto]]:
+        """The users of each instruction of a computation, by the latter's id."""
+        if computation is None:
+            return {}
+        if computation.id not in self._known_users:
+            users: dict[int, list[HloInstructionProto]] = {}
+            for instruction in computation.instructions:
+                for operand in instruction.operand_ids:
+                    users.setdefault(operand, []).append(instruction)
+            self._known_users[computation.id] = users
+        return self._known_users[computation.id]
+
     # --- fusions ----------------------------------------------------------------------------------
 
     def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
