@@ -18,20 +18,32 @@ _TAB = re.compile(r"(?<!\\)\\{1,16}+t")
 _QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
 _PREFIX = re.compile(
     r"""\n(?:[ \t]*+(?:
-    \[[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
+    \[(?!Op:)[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
     |\((?:[\w.-]{1,60}[ ])?(?:pid|ip|rank|worker|process|task|actor)\b[^()\n]{0,120}\)
     |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?(?=\s)
     |(?:\d\d-\d\d[ ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?:?(?=\s)
     |[IWEF](?:\d{4}|\d{8})[ ]\d\d:\d\d:\d\d\.\d{1,9}[ ]+\d{1,20}[ ][\w./+-]{1,300}:\d{1,6}\]
     |[IWEF][ ]{1,8}(?:\d{1,20}[ ])?[\w./+-]{1,300}:\d{1,6}\]
-    |(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]{1,80})?(?::|[ ]-|[ ]\||(?=[ ]))
+    |[A-Z][a-z]{2}[ ]{1,2}\d{1,2}[ ]\d\d:\d\d:\d\d[ ][\w.-]{1,80}[ ][\w./-]{1,80}
+     (?:\[\d{1,9}\])?:(?=[ ])
+    |std(?:out|err)[ ][FP](?=[ ])
+    |(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]{1,80})?
+     (?::|[ ]-|[ ]{1,8}\||(?=[ ]))
+    |[\w.]{1,80}:[\w.<>]{1,80}:\d{1,6}[ ]-(?=[ ])
     |\d{1,6}:(?=[ ])
     |[\w.-]{1,80}[ ]{0,20}\|(?=[ ])
-    |[>│┃|](?=[ ])
+    |(?:[>│┃|*]|\#{1,6}|//)(?=[ ])
     |E(?=[ ]{2})
     ))++""",
     re.VERBOSE,
 )
+# Source text that goes on: "..." "..." on two lines.
+_CONTINUED = re.compile(
+    r"""(?<!\\)(["'])[ \t]*+\n[ \t]*+[fFrRbBuU]{0,2}\1(?=[^\n"',)\]])"""
+)
+_BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
+_CODE_POINT = re.compile(r"&#(?:x([0-9a-f]{1,4})|(\d{1,5}));", re.IGNORECASE)
+_EMPHASIS = re.compile(r"(`|\*\*)([\w.]{1,40})\1")
 _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " ", "&amp;": "&"}
 _BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
 
@@ -42,6 +54,14 @@ def unwrapped(text: str) -> str:
     if "&" in text:
         for entity, character in _ENTITIES.items():
             text = text.replace(entity, character)
+        if "&#" in text:
+            text = _CODE_POINT.sub(_character, text)
+    if "<" in text:
+        text = _BREAK.sub("\n", text)
+    if "`" in text or "**" in text:
+        text = _EMPHASIS.sub(r"\2", text)
+    if '"\n' in text or "'\n" in text:
+        text = _CONTINUED.sub("", text)
     if "\\u" in text:
         text = _UNICODE.sub(lambda escape: chr(int(escape[1], 16)), text)
     if "[" in text:
@@ -53,6 +73,12 @@ def unwrapped(text: str) -> str:
     if "│" in text or "┃" in text:
         text = _BOX_END.sub("", text)
     return _PREFIX.sub("\n", "\n" + text)[1:]
+
+
+def _character(reference: re.Match[str]) -> str:
+    """The character that a numeric HTML reference stands for; surrogates cannot be printed."""
+    code = int(reference[1], 16) if reference[1] else int(reference[2])
+    return reference[0] if 0xD800 <= code < 0xE000 else chr(code)
 
 
 def _without_payloads(text: str) -> str:

@@ -50,6 +50,12 @@ def traceback(text: str) -> str:
     )
 
 
+def source(text: str) -> str:
+    """A literal of Python source, a line for each."""
+    lines = (json.dumps(line + "\n") for line in text.split("\n"))
+    return "OOM = (\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
+
+
 WRAPPINGS: dict[str, Callable[[str], str]] = {
     "exception class": lambda text: f"jax.errors.JaxRuntimeError: {text}",
     "numbered": lambda text: f"2 root error(s) found.\n  (0) {text}",
@@ -68,6 +74,13 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
                              "external/xla/xla/pjrt/client.cc:764] "),
     "srun": each_line("12: "),
     "compose": each_line("worker-1  | "),
+    "Kubernetes": each_line("2026-03-01T10:00:00.123456789Z stderr F "),
+    "syslog": each_line("Mar  1 10:00:00 tpu-vm-0 python3[1234]: "),
+    "loguru": each_line("2026-03-01 10:00:00.123 | ERROR    | train:step:81 - "),
+    "a comment": each_line("# "),
+    "a comment of C++": each_line("    // "),
+    "source": source,
+    "lines of HTML": lambda text: text.replace("\n", "<br>").replace("'", "&#39;"),
     "mail": each_line("> > "),
     "pytest": each_line("E       "),
     "indented": each_line("        "),
