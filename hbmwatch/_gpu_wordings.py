@@ -21,7 +21,10 @@ _CPU = OomMessage("", platform="cpu", phase="run", pool="host")
 
 # The warning goes on: "with freed_by_count=0. The caller indicates that this is not a failure".
 _FAILED = r"(?! with freed_by_count|[. ]{1,2}The caller)"
-_CAUSE = r"(?:: (?:RESOURCE_EXHAUSTED: )?(?:: )?CUDA_ERROR_OUT_OF_MEMORY)?"
+_CAUSE = (
+    r"(?:: (?:RESOURCE_EXHAUSTED: )?(?:: )?(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory"
+    r"|hipErrorOutOfMemory))?"
+)
 _STATUS = r"(?:\[\d{1,4}\] ?)?"
 
 _POOL_WORDINGS = (
@@ -29,13 +32,21 @@ _POOL_WORDINGS = (
         "gpu-pool",
         _POOL,
         "Out of memory while trying to allocate",
-        "(?>"
+        # Others run out of memory for "a string buffer".
+        "(?! (?!with )[a-z])(?>"
         + optional(" <requested_bytes>", " with allocator <allocator>", " on device <device>")
         # A warning of the convolution autotuner, which goes on without the algorithm.
         + r")(?!\.? ?Convolution performance may be suboptimal)",
     ),
     Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", role="part"),
     Wording("gpu-stats", _POOL, "BufferAssignment stats: ", role="part"),
+    Wording(
+        "gpu-entry",  # of the peak buffers, where a log was cut in their midst
+        _POOL,
+        "Buffer ",
+        rf"\d{{1,4}}: Size: {SIZE} (?:Operator|XLA Label|Shape|Entry Parameter Subshape): ",
+        "entry",
+    ),
     Wording(
         "gpu-bfc",
         _POOL,
@@ -80,6 +91,11 @@ _POOL_WORDINGS = (
         "ailed to allocate ",
         "<requested_bytes> for all-reduce",
         needle=" for all-reduce",
+    ),
+    Wording(
+        "tensorflow",
+        OomMessage("", phase="run"),
+        "ailed to allocate memory [Op:",
     ),
     Wording("gpu-offsets", _POOL, "ailed to allocate output offsets buffer"),
     Wording(
@@ -156,7 +172,7 @@ _DRIVER_WORDINGS = (
         "gpu-nccl",  # and RCCL's "HIP failure"
         _DRIVER,
         " failure ",
-        r"(?:\d{1,4} )?'out of memory'",
+        r"(?:(?<=uda failure )|(?<=UDA failure )|(?<=HIP failure ))(?:\d{1,4} )?'out of memory'",
         "echo",
         needle="'out of memory'",
     ),
@@ -309,7 +325,13 @@ _HOST_WORDINGS = (
 )
 
 _CPU_WORDINGS = (
-    Wording("cpu", _CPU, "Out of memory allocating ", "<requested_bytes>"),
+    Wording(
+        "cpu",
+        _CPU,
+        "Out of memory allocating ",
+        # CuPy goes on: "8,000,000,000 bytes (allocated so far: 512 bytes)".
+        r"(?!\d{1,3},)(?><requested_bytes>)(?! \(allocated so far)",
+    ),
     Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),
 )
 
@@ -318,15 +340,16 @@ _SHARED_WORDINGS = (
         "not-enough",
         OomMessage(""),
         "Not enough memory to allocate ",
-        "<requested_bytes>",
+        "<requested_bytes>(?! for )",
     ),
     *(
         Wording(
             f"status-{name}",
             OomMessage(""),
             f"{status}: ",
-            rf"{_STATUS}(?:[Oo]ut of memory(?! while trying| allocating)"
-            r"|[Ff]ailed to allocate <requested_bytes>)",
+            rf"{_STATUS}(?:(?!Out of memory while trying)[Oo]ut of memory(?! allocating)"
+            rf"(?: (?:while )?trying to allocate)?|[Ff]ailed to allocate(?= {SIZE}))"
+            r"(?: <requested_bytes>)?",
             "echo",
         )
         for name, status in (
@@ -358,10 +381,15 @@ _ATTRIBUTE = r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})'
 
 def add_details(fields: dict[str, Any], text: str) -> None:
     """Adds what a flat XLA:GPU message says after its first sentence."""
-    if "host" in fields.get("allocator", ""):
+    allocator = fields.get("allocator", "")
+    if "host" in allocator:
         fields["memory_space"] = fields["pool"] = "host"
+    if allocator.endswith("cpu"):  # TensorFlow's "cpu" and "mklcpu"
+        fields |= {"platform": "cpu", "memory_space": None, "pool": "host"}
     block = text.find("BufferAssignment stats: ")
     if block < 0:
+        if " Size: " in text:
+            fields["ops"] = tuple(sorted(_listed(text), key=lambda op: -op.size_bytes))
         return
     for name, size in re.findall(_TOTAL, text[block:][:_TOTALS_REACH]):
         add_total(fields, name, size)

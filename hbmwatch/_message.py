@@ -28,7 +28,8 @@ _SHORT = 1 << 16
 # Each wording has one of these; a test says so.
 _HINTS = (
     "emory", "MEMORY", "lloc", "ALLOC", "hbm", "Hbm", "usage", "requirement", "OOM", "Oom",
-    "BufferAssignment", "handle:", "cuFFT", "HBM", "capacity",
+    "BufferAssignment", "handle:", "cuFFT", "HBM", "capacity", "XLA",
+    "Error loading",
 )
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -55,7 +56,9 @@ class _Group(NamedTuple):
 
     @property
     def start(self) -> int:
-        return self.statements[0].start
+        """Where it begins; the first of a list's entries may begin anywhere before its mark."""
+        first = self.statements[0]
+        return self.behind if first.wording.role == "entry" else first.start
 
 
 def parse_oom(text: str) -> OomMessage | None:
@@ -178,6 +181,8 @@ def _belongs(flat_text: str, statement: _Statement, group: list[_Statement], sai
     platforms = {other.wording.says.platform for other in group}
     if statement.wording.says.platform not in {*platforms, None} and platforms != {None}:
         return False
+    if role == "entry":
+        return gap < _FAR
     roles = {other.wording.role for other in group} - {"detail"}
     if roles == {"code"}:
         return gap < _NEAR
@@ -216,6 +221,9 @@ _CODE = r"(E\d{4}): [A-Z]\w{1,80}: ?$"
 _LINK = r"openxla\.org/xla/errors/error_(\d{4})(?!\d)"
 _LOADING = r"Error loading (?:SparseCore )?program '([^']{1,500})'"
 _MODULE = r"HLO module: ([\w.<>-]{0,500}\w)|\[executable_name='([^']{1,500})'\]"
+_EXECUTION = (
+    r"Execution of replica (\d{1,9}) failed: (?:RESOURCE_EXHAUSTED|Resource exhausted|INTERNAL)"
+)
 _REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
 
 
@@ -232,7 +240,8 @@ def _message(text: str, flat_text: str, group: _Group) -> OomMessage:
     if details:
         details(fields, stretch)
     before = flat_text[max(group.behind, group.start - _NEAR) : group.start]
-    _add_surroundings(fields, before, stretch)
+    said = group.statements[-1].end - group.start
+    _add_surroundings(fields, before, stretch, said)
     return OomMessage(text, **fields)
 
 
@@ -243,7 +252,9 @@ _CHAINED = (
     "The stack trace below excludes JAX-internal frames",
 )
 _SAID = ("platform", "phase", "code", "memory_space", "pool")
-_WEIGHT = {"failure": 0, "part": 0, "log": 1, "echo": 2, "detail": 3, "code": 4, "attempt": 5}
+_WEIGHT = {
+    "failure": 0, "part": 0, "entry": 0, "log": 1, "echo": 2, "detail": 3, "code": 4, "attempt": 5,
+}
 _DETAILS = {"tpu": _tpu_wordings.add_details, "gpu": _gpu_wordings.add_details}
 
 
@@ -262,8 +273,13 @@ def _merge(fields: dict[str, Any], more: dict[str, Any]) -> None:
             fields.setdefault(name, value)
 
 
-def _add_surroundings(fields: dict[str, Any], before: str, stretch: str) -> None:
-    """Adds the error's code, the module and the replica, which many wordings share."""
+def _add_surroundings(fields: dict[str, Any], before: str, stretch: str, said: int) -> None:
+    """Adds the error's code, the module and the replica, which many wordings share.
+
+    Args:
+        before: What stands before the stretch.
+        stretch: The flat text that is about the OOM; its last statement ends at said.
+    """
     code = re.search(_CODE, before[-100:])
     link = re.search(_LINK, stretch)
     if code or link:
@@ -273,6 +289,9 @@ def _add_surroundings(fields: dict[str, Any], before: str, stretch: str) -> None
     if module:
         fields.setdefault("module", module[1] or module[2])
     replica = re.search(_REPLICA, stretch)
+    execution = re.search(_EXECUTION, before[-100:] + stretch[:said])
     if replica:
         fields.setdefault("replica", int(replica[1]))
         fields.setdefault("partition", int(replica[2]))
+    elif execution:
+        fields.setdefault("replica", int(execution[1]))

@@ -18,6 +18,10 @@ _COMPILE = OomMessage("", platform="tpu", phase="compile")
 _COMPILE_HBM = OomMessage("", platform="tpu", phase="compile", memory_space="hbm")
 _RUN = OomMessage("", platform="tpu", phase="run", memory_space="hbm", pool="allocator")
 
+# Other things have a usage and a capacity too.
+_KNOWN = r"(?=(?:hbm|vmem|smem|cmem|sflag|spmem|tilespmem)\b)"
+_ATTEMPT = rf"Attempting to (?:allocate|reserve) {SIZE}"
+
 _CODES: tuple[tuple[str, str, Phase, str | None], ...] = (
     ("E0100", "RuntimeBufferAllocationFailure", "run", "hbm"),
     ("E0101", "RuntimeProgramAllocationFailure", "run", "hbm"),
@@ -53,17 +57,24 @@ WORDINGS = (
         + optional(
             r"[.,;:]? Used <used_bytes>",
             r" of <limit_bytes>",
-            r" \w{1,30}[.,;]? Exceeded \w{1,30} capacity by <exceeded_by_bytes>",
+            r" \w{1,30}[.,;]? Exceeded \w{1,30} capacity by ~?<exceeded_by_bytes>",
         ),
     ),
     Wording(
         "tpu-used",
         _COMPILE,
         "Used ",
-        r"<used_bytes> of <limit_bytes> <memory_space>\. Exceeded \w{1,30} capacity by"
-        " <exceeded_by_bytes>",
+        rf"<used_bytes> of <limit_bytes> {_KNOWN}<memory_space>\. Exceeded \w{{1,30}} capacity by"
+        " ~?<exceeded_by_bytes>",
         "part",
         needle=" capacity by ",
+    ),
+    Wording(
+        "tpu-exceeded",
+        _COMPILE,
+        "Exceeded ",
+        f"{_KNOWN}<memory_space> capacity by ~?<exceeded_by_bytes>",
+        "part",
     ),
     Wording(
         "tpu-total",
@@ -82,6 +93,13 @@ WORDINGS = (
         "part",
     ),
     Wording(
+        "tpu-temporaries",
+        _COMPILE_HBM,
+        "HLO temporaries",
+        r"(?: \(<used_bytes>\))? exceeds available HBM(?: \(<limit_bytes>\))?",
+        "part",
+    ),
+    Wording(
         "tpu-allocation",
         _COMPILE,
         "Allocation (size=",
@@ -94,8 +112,9 @@ WORDINGS = (
     Wording(
         "tpu-early",
         _COMPILE_HBM,
-        "unlikely to have enough device memory",
-        optional(r"\. Requires <used_bytes>", ", has <limit_bytes> available"),
+        "unlikely to have enough ",
+        "(?:device )?memory"
+        + optional(r"\. Requires <used_bytes>", ", has <limit_bytes> available"),
     ),
     Wording(
         "tpu-cores",
@@ -131,28 +150,36 @@ WORDINGS = (
         "tpu-usage",
         _COMPILE,
         "Total ",
-        f"<memory_space> usage >= {SIZE}",
+        f"{_KNOWN}<memory_space> usage >= {SIZE}",
         "part",
     ),
     Wording(
         "tpu-requirement",
         _COMPILE,
         "Program ",
-        f"<memory_space> requirement (?:{SIZE}|unknown)",
+        f"{_KNOWN}<memory_space> requirement (?:{SIZE}|unknown)",
         "part",
     ),
     Wording(
         "tpu-largest",
         _COMPILE,
         "Largest program allocations in ",
-        "<memory_space>:",
+        f"{_KNOWN}<memory_space>:",
         "part",
+    ),
+    Wording(
+        "tpu-entry",  # of the listed allocations, where a log was cut in their midst
+        _COMPILE,
+        "Allocation type: ",
+        r"(?:HLO temp|scoped|global)\b",
+        "entry",
     ),
     Wording(
         "tpu-allocate",
         _RUN,
         "Attempting to allocate ",
-        "<requested_bytes>"
+        # Others try to allocate so much "of swap" or "for the cache".
+        r"<requested_bytes>(?=\.? ?$|\. ?[A-Zt;(]|[^\w\s.])"
         + optional(
             r"\. That was not possible\. There are <free_bytes> free",
             r"\.(?: Due to fragmentation,)? [Tt]he largest contiguous region of free memory is"
@@ -169,6 +196,27 @@ WORDINGS = (
             ", <total_reserved> reserved",
             ",? and <total_reservable> reservable",
         ),
+    ),
+    Wording(
+        "tpu-buffer",
+        _RUN,
+        "Error allocating device buffer",
+        rf"(?!: ?{_ATTEMPT})",
+        "code",
+    ),
+    Wording(
+        "tpu-loading",
+        _RUN,
+        "RESOURCE_EXHAUSTED: Error loading ",
+        rf"(?:SparseCore )?program(?!(?: '[^']{{1,500}}')?: ?{_ATTEMPT})",
+        "code",
+    ),
+    Wording(
+        "tpu-permanent",
+        _COMPILE,
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error",
+        r"(?!\.? ?Ran out of memory (?:in memory space|on HBM))",
+        "code",
     ),
     Wording(
         "request",
@@ -189,6 +237,17 @@ WORDINGS = (
             OomMessage("", platform="tpu", phase=phase, code=code, memory_space=space),
             f"{code}: {name}",
             role="code",
+        )
+        for code, name, phase, space in _CODES
+    ),
+    *(
+        Wording(
+            f"tpu-{name}",
+            OomMessage("", platform="tpu", phase=phase, memory_space=space),
+            name,
+            rf"(?:(?<=RESOURCE_EXHAUSTED: {name})|(?=:(?! ?\d)))"
+            + optional(rf":? Used <used_bytes> of <limit_bytes> {_KNOWN}"),
+            "code",
         )
         for code, name, phase, space in _CODES
     ),

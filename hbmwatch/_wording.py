@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from hbmwatch._records import OomMessage
 from hbmwatch._sizes import COUNT, SIZE, Size, read_size
 
-Role = Literal["failure", "code", "log", "attempt", "part", "echo", "detail"]
+Role = Literal["failure", "code", "log", "attempt", "part", "entry", "echo", "detail"]
 
 _PLACEHOLDER = re.compile(r"<(#?)(\w+)>")
 _WORDS = {
@@ -43,9 +43,9 @@ class Wording(NamedTuple):
             figure of x_bytes.
         role: "failure": the text of an error. "code": the error code in front of one. "log": what
             an allocator logs before it fails. "attempt": what it logs on the way, which need not
-            be a failure. "part": more of an error's text, which is also posted alone. "echo": the
-            cause that other errors quote, also posted alone. "detail": further figures, which are
-            no OOM by themselves.
+            be a failure. "part": more of an error's text, which is also posted alone. "entry": one
+            of the allocations that it lists, likewise. "echo": the cause that other errors quote,
+            also posted alone. "detail": further figures, which are no OOM by themselves.
         needle: Literal text of the pattern, where the anchor alone is a common phrase: without it
             the text is not searched any further.
     """

@@ -182,6 +182,13 @@ LONG = {
     "one hint": "hbm ",
     "hints in open brackets": "[memory\n",
     "digits": "1",
+    "open code": "`hbm ",
+    "source": '"\n "memory ',
+    "source that ends": 'memory" \n',
+    "comments": "# memory\n",
+    "capacities": "Exceeded hbm capacity by ",
+    "references": "&#1; memory",
+    "syslog": "Mar  1 10:00:00 host memory: x\n",
 }
 
 
