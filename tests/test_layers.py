@@ -19,7 +19,10 @@ OWNERS = {
     "jax._src": {"_profiler"},
 }
 # Reading a message, a stored report or a log must not load these.
-LIGHT = {"_sizes", "_records", "_render", "_stored", "_message", "_tpu_wordings", "_gpu_wordings"}
+LIGHT = {
+    "_sizes", "_records", "_render", "_stored", "_message", "_wording", "_unwrap", "_tpu_wordings",
+    "_gpu_wordings",
+}
 HEAVY = {"jax", "numpy", "google", "xprof"}
 
 
