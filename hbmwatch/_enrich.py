@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from hbmwatch._records import OomMessage, OomReport
 
 _log = logging.getLogger("hbmwatch")
+
+_ROOM_BYTES = 2**28  # several times what a large report takes; only asked for, never touched
 
 
 def raise_explained(
@@ -85,12 +88,22 @@ def _report(
     message: OomMessage, failure: Callable[[], Failure], settings: Settings
 ) -> OomReport:
     try:
+        _check_host_memory()
         from hbmwatch import _report as explaining
 
         return explaining.explain(message, failure(), settings)
     except Exception as failed:
         _log.debug("the report could not be made", exc_info=failed)
         return _errors.bare_report(message, failed)
+
+
+def _check_host_memory() -> None:
+    """Raise MemoryError where the host's memory is nearly gone: XLA's code would abort there."""
+    try:
+        mmap.mmap(-1, _ROOM_BYTES).close()
+    except OSError as error:
+        room = _ROOM_BYTES // 2**20
+        raise MemoryError(f"the host has less than {room} MiB of memory left for it") from error
 
 
 def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None:

@@ -151,10 +151,18 @@ def _settle_compile(out: Any, args: Any, kwargs: Any) -> bool:
         arrays = [x for x in leaves if isinstance(x, jax.Array) and not x.is_deleted()]
         jax.block_until_ready(arrays)
     except Exception as error:
-        if find_oom(error) is not None:
+        if _may_be_oom(error):
             raise
         _log.debug("the outputs cannot be waited for", exc_info=error)
     return False
+
+
+def _may_be_oom(error: Exception) -> bool:
+    """Whether it is an OOM, or there is no memory left even to tell."""
+    try:
+        return find_oom(error) is not None
+    except Exception:
+        return True
 
 
 def _settle_always(out: Any, args: Any, kwargs: Any) -> bool:

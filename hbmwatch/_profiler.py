@@ -35,6 +35,7 @@ def collect() -> bytes:
 
     Raises:
         Unavailable: The profiler is busy, or this JAX lacks the private names that are needed.
+        MemoryError: The host has no memory left for the profile.
     """
     try:
         from jax._src.lib import _profiler
@@ -52,6 +53,8 @@ def collect() -> bytes:
         # Ctrl-C between acquire(timeout=...) and a `try` would leave jax.profiler locked for good.
         with lock:
             return bytes(session(_quiet_options()).stop())
+    except MemoryError:  # then nothing should be compiled for a dump: compilers abort
+        raise
     except Exception as error:
         raise Unavailable(f"the profiler is busy or failed: {_first_line(error)}") from error
 

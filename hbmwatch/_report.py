@@ -138,8 +138,8 @@ def _uncollected() -> Iterator[None]:
     and the program hold, which takes as long again as the report.
     """
     was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    try:  # Ctrl-C may come at any moment
+        gc.disable()
         yield
     finally:
         if was_enabled:
