@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hbmwatch._evidence import CHECKPOINT, Evidence, lines
+from hbmwatch._evidence import CHECKPOINT, Evidence, counted, lines
 from hbmwatch._flow import Family, Live, is_recomputed
 from hbmwatch._records import Finding
 from hbmwatch._sizes import format_size
@@ -33,8 +33,8 @@ def residuals(evidence: Evidence) -> Finding | None:
         slug="residuals",
         title=f"save less for the backward pass: jax.checkpoint (remat) around the layer"
         f"{_at(saved)}",
-        evidence=f"{len(saved)} buffers ({format_size(total)} at the peak) are made by the forward "
-        f"pass (jvp) and wait for the backward pass, {how}{_made_at(saved)}"
+        evidence=f"{counted(len(saved), 'buffer')}, {format_size(total)} at the peak: made by the "
+        f"forward pass (jvp) and kept for the backward pass, {how}{_made_at(saved)}"
         + ("; the compiler rematerialises already (.remat), so the program wants even more"
            if again else ""),
         remedy="Put jax.checkpoint (jax.remat; flax nn.remat) around "
@@ -68,8 +68,8 @@ def _coarse(again: Sequence[Live]) -> Finding:
         slug="checkpoint",
         title=f"the jax.checkpoint (remat) is too coarse: it computes all layers again at once"
         f"{_at(again)}",
-        evidence=f"{len(again)} buffers of rematted_computation ({format_size(total)}) are alive "
-        f"together at the peak{_made_at(again)}",
+        evidence=f"{counted(len(again), 'buffer')} of rematted_computation, {format_size(total)}: "
+        f"alive together at the peak{_made_at(again)}",
         remedy="Put jax.checkpoint around each layer (the body of the scan) and not around all "
         "layers, so that one layer is computed again at a time.",
         saves_bytes=freed(again),
@@ -85,8 +85,8 @@ def _policy(saved: Sequence[Live]) -> Finding:
     return Finding(
         slug="checkpoint",
         title=f"the policy of jax.checkpoint (remat) saves {format_size(total)}{_at(saved)}",
-        evidence=f"{len(saved)} buffers ({format_size(total)}) inside of checkpointed layers are "
-        f"saved for the backward pass all the same, by the policy{_made_at(saved)}",
+        evidence=f"{counted(len(saved), 'buffer')}, {format_size(total)}: inside of checkpointed "
+        f"layers, and saved for the backward pass all the same, by the policy{_made_at(saved)}",
         remedy="Use a policy that saves less: none at all (nothing_saveable), or "
         "save_only_these_names for the few that are dear to compute.",
         saves_bytes=freed(saved),

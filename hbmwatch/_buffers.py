@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hbmwatch._evidence import ERROR_1000, LAX_MAP, Evidence, lines, some
+from hbmwatch._evidence import ERROR_1000, LAX_MAP, Evidence, counted, lines, some
 from hbmwatch._flow import Live, is_backward, is_recomputed
 from hbmwatch._graph import elements, joined_names
 from hbmwatch._origin import Leaf, Origin
@@ -233,8 +233,8 @@ def _finding(evidence: Evidence, slug: str, lives: Sequence[Live]) -> Finding:
     return Finding(
         slug=slug,
         title=advice.title.format(at=f" at {where}" if where else ""),
-        evidence=f"{len(lives)} buffers ({format_size(total)}, {share} % of the peak), the largest "
-        f"{shape}{made}{detail}",
+        evidence=f"{counted(len(lives), 'buffer')}, {format_size(total)} ({share} % of the peak)"
+        f"{': ' if len(lives) == 1 else '; the largest is '}{shape}{made}{detail}",
         remedy=advice.remedy,
         saves_bytes=_saves(slug, lives),
         certainty="derived",

@@ -307,6 +307,12 @@ def _bytes(shape: ShapeProto) -> int:
     return _shapes.unpadded_bytes(shape) or 0
 
 
+def counted(number: int, what: str) -> str:
+    """ "1 buffer", "3 buffers"."""
+    plural = f"{what[:-1]}ves" if what.endswith("f") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
+
+
 def some(paths: Iterable[str], most: int = 3) -> str:
     """A few paths, and how many more."""
     known = list(dict.fromkeys(paths))

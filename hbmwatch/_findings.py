@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from hbmwatch import _backward, _buffers, _leaves
 from hbmwatch._call import CallInfo
-from hbmwatch._evidence import ERROR_1000, Evidence, lines, some
+from hbmwatch._evidence import ERROR_1000, Evidence, counted, lines, some
 from hbmwatch._flow import Flow, Live
 from hbmwatch._hlo import Program
 from hbmwatch._origin import FLOAT_BITS
@@ -190,23 +190,24 @@ def narrower(evidence: Evidence) -> Finding | None:
     floats = [a for a in evidence.arguments if a.element_type in FLOAT_BITS]
     if not floats:
         return None
-    total = sum(argument.size_bytes for argument in floats)
+    given = sum(argument.size_bytes for argument in floats)
     narrow = [a for a in floats if FLOAT_BITS[a.element_type] <= 16]
-    common = 16 if sum(a.size_bytes for a in narrow) * 2 > total else 32
+    common = 16 if sum(a.size_bytes for a in narrow) * 2 > given else 32
     wide = [live for live in evidence.live if live.op.kind in ("temporary", "output")
             and FLOAT_BITS.get(live.element_type, 0) > common]
     if not wide:
         return None
     saves = sum(live.size_bytes - live.size_bytes * common // FLOAT_BITS[live.element_type]
                 for live in wide)
+    total = sum(live.size_bytes for live in wide)
     where = lines(wide, 2)
     name = "bfloat16" if common == 16 else "float32"
     widest = "float64" if common == 32 else "float32"
     return Finding(
         slug="dtype",
         title=f"dtype: {widest} buffers although the arguments are {name}",
-        evidence=f"{len(wide)} {widest} buffers ({format_size(sum(b.size_bytes for b in wide))}) "
-        f"at the peak, while most argument bytes are {name}{', made at ' + where if where else ''}",
+        evidence=f"{counted(len(wide), 'buffer')} of {widest}, {format_size(total)} at the peak, "
+        f"while most argument bytes are {name}{', made at ' + where if where else ''}",
         remedy=f"Compute in {name}: look for a float32 constant, a dtype argument or an astype "
         "that promotes, and cast back right after the operations that need the precision.",
         saves_bytes=saves,
@@ -230,9 +231,8 @@ def long_lived(evidence: Evidence) -> Finding | None:
     return Finding(
         slug="long-lived",
         title=f"a long-lived temporary: made early, used late{' at ' + where if where else ''}",
-        evidence=f"{len(idle)} buffers ({format_size(total)}) live through most of the program "
-        f"(points {first.op.start} to {first.op.end} of {points}) and are read only near their "
-        "ends",
+        evidence=f"{counted(len(idle), 'buffer')}, {format_size(total)}: alive through most of the "
+        f"program (points {first.op.start} to {first.op.end} of {points}), read only near the ends",
         remedy="Compute it again where it is used late (or jax.checkpoint the part that makes it), "
         "or move the two uses together, so that it is not kept in between.",
         saves_bytes=total,

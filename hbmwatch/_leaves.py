@@ -12,6 +12,7 @@ from hbmwatch._evidence import (
     Argument,
     Evidence,
     Output,
+    counted,
     cut,
     is_replicated,
     lines,
@@ -37,17 +38,14 @@ def donation(evidence: Evidence) -> Finding | None:
     if not pairs:
         return None
     paths = _roots([argument.path for argument, _ in pairs])
-    evidence_text = (
-        f"{len(pairs)} argument leaves ({some(paths)}; {format_size(saves)}) have an output of the "
-        f"same shape and dtype that is computed from them, and none is aliased: "
-        f"the old and the new value are both kept"
-    )
     return Finding(
         slug="donation",
         title=f"donate {some(paths, 2)}: {format_size(saves)} are kept twice",
-        evidence=evidence_text,
-        remedy=f"Donate the state: jax.jit(..., donate_argnums=...) for {some(_tops(paths), 2)}, "
-        "and use the returned value from then on.",
+        evidence=f"{counted(len(pairs), 'argument leaf')}, {format_size(saves)} ({some(paths)}), "
+        "with an output of the same shape and dtype that is computed from them and not aliased: "
+        "the old and the new value are both kept",
+        remedy=f"Donate the state, jax.jit(..., {_donate(paths)}), and use the returned value from "
+        "then on.",
         saves_bytes=saves,
         certainty="derived",
         link=DONATION,
@@ -100,8 +98,8 @@ def donation_unusable(evidence: Evidence) -> Finding | None:
     return Finding(
         slug="donation-unusable",
         title=f"the donation of {some([first.path])} is not usable: {why}",
-        evidence=f"{len(unused)} donated leaves ({format_size(lost)}) have no output that could "
-        f"take their memory; {first.path}: {why}",
+        evidence=f"{counted(len(unused), 'donated leaf')}, {format_size(lost)}, without an output "
+        f"that could take their memory; {first.path}: {why}",
         remedy="Return the donated leaves with the dtype, shape and sharding in which they came "
         "in (cast the update back, give out_shardings), so that donate_argnums takes effect.",
         saves_bytes=saves or lost,
@@ -158,9 +156,12 @@ def _roots(paths: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(cut(path, 2) for path in paths))
 
 
-def _tops(paths: Sequence[str]) -> list[str]:
-    """The arguments that paths begin with ("state")."""
-    return list(dict.fromkeys(cut(path, 1) for path in paths))
+def _donate(paths: Sequence[str]) -> str:
+    """How jit is told to donate what paths begin with: donate_argnames='state'."""
+    tops = list(dict.fromkeys(cut(path, 1) for path in paths))
+    if not all(top.isidentifier() for top in tops):
+        return "donate_argnums=..."
+    return f"donate_argnames={tops[0]!r}" if len(tops) == 1 else f"donate_argnames={tuple(tops)}"
 
 
 # --- a mesh ---------------------------------------------------------------------------------------
@@ -204,10 +205,11 @@ def _row(
         if fitting:
             dimension = dims.index(max(fitting))
             over = f"over {axis!r}" if axis else f"over the {parts} devices"
-            how = f"dimension {dimension} ({dims[dimension]}) {over}"
+            how = f"dimension {dimension} ({dims[dimension]}) can be sharded {over}"
             return path, size, size - size // parts, how
     parts = axes[0][1] if axes else evidence.device_count
-    return path, size, 0, f"no dimension of {list(dims)} divides by {parts}"
+    how = f"no dimension of {list(dims)} divides by {parts}, so one has to be padded first"
+    return path, size, size - size // parts, how
 
 
 def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]]) -> Finding:
@@ -220,11 +222,9 @@ def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]])
         slug="replication",
         title=f"shard {some(paths, 2)}: replicated, whole on each of {evidence.device_count} "
         "devices",
-        evidence=f"{len(rows)} leaves ({some(paths)}; {format_size(total)} a device) have their "
-        f"global shape on every one of {evidence.device_count} devices; "
-        f"{largest[0]} can be sharded along {largest[3]}"
-        if saves else f"{largest[0]}: {largest[3]}, so it stays replicated "
-        f"({format_size(largest[1])} a device)",
+        evidence=f"{counted(len(rows), 'leaf')}, {format_size(total)} a device ({some(paths)}), "
+        f"with the global shape on every one of {evidence.device_count} devices; {largest[0]}: "
+        f"{largest[3]}",
         remedy="Give them a NamedSharding over the mesh (in_shardings and out_shardings, or "
         "device_put before the call) instead of leaving them replicated.",
         saves_bytes=saves,
@@ -291,7 +291,7 @@ def gather(evidence: Evidence) -> Finding | None:
         slug="gather",
         title=f"{some([argument.path])} is sharded, but gathered whole onto every device"
         f"{' at ' + where if where else ''}",
-        evidence=f"{len(found)} buffers ({format_size(total)}) hold all of "
+        evidence=f"{counted(len(found), 'buffer')}, {format_size(total)}, with all of "
         f"{some([a.path for _, a in found])} {list(argument.global_dims)}, replicated on each of "
         f"{evidence.device_count} devices; the partitioner put in {biggest.op.opcode} for "
         f"{biggest.name or 'an operation'}",
@@ -331,7 +331,7 @@ def arguments_alone(evidence: Evidence) -> Finding | None:
         slug="arguments",
         title=f"the arguments alone take {format_size(total)}, the device offers "
         f"{format_size(limit)}",
-        evidence=f"{len(largest)} argument leaves take {format_size(total)} a device "
+        evidence=f"{counted(len(largest), 'argument leaf')}, {format_size(total)} a device "
         f"({some(_roots([a.path for a in largest]))}), before the program makes anything",
         remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
         "narrower dtype, or offload optimizer state to host memory.",

@@ -125,6 +125,14 @@ def test_a_limit_that_is_given_decides_what_fits() -> None:
         assert (found.fits, found.limit_bytes) == (fits, limit)
 
 
+def test_numbers_among_the_arguments_are_no_arrays() -> None:
+    """A learning rate before the state does not shift what is donated."""
+    step = jax.jit(lambda rate, state: state - rate * state)
+    found = verify(step, 0.1, small(256, 256), change="donation")
+    # The number becomes a constant, as it would under static_argnums.
+    assert (found.change, found.saves_bytes) == ("donation of state", size(256, 256) + 4)
+
+
 def test_arrays_are_taken_by_their_shapes() -> None:
     """Arrays among the arguments and what is no array are as good as shapes."""
     step = jax.jit(lambda x, mode: x + 1 if mode == "add" else x, static_argnums=1)
