@@ -50,7 +50,8 @@ class HbmOomError(JaxRuntimeError):  # type: ignore[misc]  # jaxlib's class has 
 
     def __init__(self, text: str, report: OomReport) -> None:
         full = f"{text.rstrip()}\n{_render.headline(report)}"
-        super().__init__(full, *([RESOURCE_EXHAUSTED] if _HAS_CODE else []))
+        whole = full.encode("utf-8", "replace").decode()  # jaxlib's class takes no lone surrogate
+        super().__init__(whole, *([RESOURCE_EXHAUSTED] if _HAS_CODE else []))
         self._text = text
         self.report = report
 

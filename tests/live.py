@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,14 +16,13 @@ from hbmwatch import HbmOomError
 SIDE = 2**24
 PETABYTE = 2**50  # f32[SIDE, SIDE]: more than any machine gives at once
 SMALL = jnp.ones(8)
-# What the code of a child begins with.
-PRELUDE = """
+IMPORTS = """
 import sys, jax, jax.numpy as jnp
 from hbmwatch import HbmOomError, load_peak_summary, watch_hbm
 def fill(x):
     return jnp.broadcast_to(x[0], (2**24, 2**24)) + 1
-x = jnp.ones(8)
 """
+PRELUDE = f"{IMPORTS}x = jnp.ones(8)\n"  # what the code of a child begins with
 
 
 def fill(x: jax.Array) -> jax.Array:
@@ -39,20 +38,28 @@ def oom_of(call: Callable[..., Any], *args: Any, **kwargs: Any) -> HbmOomError:
     return oom
 
 
-def start(code: str, *args: object) -> subprocess.Popen[str]:
-    """A child that runs PRELUDE and this code, its arguments in sys.argv[1:]."""
-    command = [sys.executable, "-c", PRELUDE + code, *map(str, args)]
+def start(code: str, *args: object, prelude: str = PRELUDE) -> subprocess.Popen[str]:
+    """A child that runs the prelude and this code, its arguments in sys.argv[1:]."""
+    command = [sys.executable, "-c", prelude + code, *map(str, args)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
-def output(child: subprocess.Popen[str], seconds: float = 120) -> str:
-    """What a child printed, which must have succeeded."""
-    out, err = child.communicate(timeout=seconds)
-    assert child.returncode == 0, err[-4000:]
-    return out
+def outputs(children: Sequence[subprocess.Popen[str]], seconds: float = 120) -> list[str]:
+    """What children printed, all of which must have succeeded."""
+    printed = []
+    try:
+        for child in children:
+            out, err = child.communicate(timeout=seconds)
+            assert child.returncode == 0, err[-4000:]
+            printed.append(out)
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    return printed
 
 
 def run(code: str, *args: object) -> str:
     """What a child that runs PRELUDE and this code prints."""
-    return output(start(code, *args))
+    return outputs([start(code, *args)])[0]

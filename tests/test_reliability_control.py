@@ -18,7 +18,7 @@ import pytest
 
 from hbmwatch import HbmOomError, OomReport, watch_hbm
 
-from tests.live import PETABYTE, PRELUDE, SIDE, SMALL, fill, oom_of, output, run, start
+from tests.live import PETABYTE, PRELUDE, SIDE, SMALL, fill, oom_of, run
 
 
 def doubled(x: jax.Array) -> jax.Array:
@@ -275,7 +275,7 @@ except HbmOomError as oom:
 def test_an_interrupt_at_any_moment_leaves_everything_usable(tmp_path: Path) -> None:
     """Ctrl-C at 300 moments of a failure: the call ends in one or the other, and goes on."""
     handler = "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n"
-    out = output(start(handler + HAMMERED, tmp_path))
+    out = run(handler + HAMMERED, tmp_path)
 
     assert out == "['interrupt', 'oom'] oom\n()\n"
     profiles = tmp_path / "plugins" / "profile"

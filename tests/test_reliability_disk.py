@@ -19,7 +19,7 @@ import pytest
 
 from hbmwatch import HbmOomError, load_peak_summary, watch_hbm
 
-from tests.live import PETABYTE, SIDE, SMALL, fill, oom_of, output, start
+from tests.live import PETABYTE, SIDE, SMALL, fill, oom_of, outputs, start
 
 
 def kept(logdir: Path) -> list[Path]:
@@ -172,7 +172,7 @@ def test_processes_with_one_folder_have_a_profile_each(tmp_path: Path) -> None:
     """Two processes of one host that fail at the same time do not overwrite each other's."""
     children = [start(ONE_FAILURE, tmp_path) for _ in range(2)]
 
-    assert {output(child) for child in children} == {f"{tmp_path} {PETABYTE + 32} ()\n"}
+    assert set(outputs(children)) == {f"{tmp_path} {PETABYTE + 32} ()\n"}
     assert len(kept(tmp_path)) == 2
 
 
