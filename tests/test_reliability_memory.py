@@ -82,18 +82,22 @@ def test_arrays_are_freed_when_the_except_block_ends(
 ) -> None:
     """Every array of the failed call is gone without a collection, however it is watched."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if not frees(lambda x: jax.block_until_ready(jax.jit(fill)(x))):
+        pytest.skip("this jax keeps the arrays of a failed call in a cycle of its own")
     step = STEPS[name]()
-    step_failed = 0
-    for _ in range(2):
-        x = jnp.ones(8)
-        gone = weakref.ref(x)
-        try:
-            step(x)
-        except (HbmOomError, Wrapped):
-            step_failed += 1
+
+    assert [frees(step), frees(step)] == [True, True]
+
+
+def frees(step: Callable[[jax.Array], Any]) -> bool:
+    """Whether a step that runs out of memory has let go of its argument."""
+    x = jnp.ones(8)
+    gone = weakref.ref(x)
+    try:
+        step(x)
+    except (jax.errors.JaxRuntimeError, Wrapped):
         del x
-        assert gone() is None
-    assert step_failed == 2
+    return gone() is None
 
 
 def reached(start: object) -> Iterator[object]:
