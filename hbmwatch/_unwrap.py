@@ -16,6 +16,11 @@ _UNICODE = re.compile(r"(?<!\\)\\{1,16}+u(?!d[89a-f])([0-9a-f]{4})", re.IGNORECA
 _NEWLINE = re.compile(r"(?<!\\)\\{1,16}+(?:r\\{1,16}+)?[nr]")
 _TAB = re.compile(r"(?<!\\)\\{1,16}+t")
 _QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
+# XLA:TPU logs what each program takes that fits, in the words of an OOM; Ray cuts long prefixes.
+_REPORT = re.compile(
+    r"(?:I\d{4}\s[^\]]{0,100}compiler_\w{1,40}\.cc:\d{1,6}|\)\s(?:[\w.]{0,60}:)?\d{1,6})\]"
+    r"\s{1,20}(?:Total|Program)\s\w{1,30}\s(?:usage\s>=|requirement)\s[^\n]*"
+)
 _PREFIX = re.compile(
     r"""\n(?:[ \t]*+(?:
     \[(?!Op:)[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
@@ -49,7 +54,7 @@ _BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
 
 
 def unwrapped(text: str) -> str:
-    """The text without colours, literal escapes, quoted payloads and prefixes of lines."""
+    """The text without colours, literal escapes, quoted payloads, prefixes of lines and reports."""
     text = _without_payloads(text).replace("\r\n", "\n").replace("\r", "\n")
     if "&" in text:
         for entity, character in _ENTITIES.items():
@@ -70,6 +75,8 @@ def unwrapped(text: str) -> str:
             text = _LOST_COLOUR.sub("", text)
     if "\\" in text:
         text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
+    if "usage" in text or "requirement" in text:
+        text = _REPORT.sub("", text)
     if "│" in text or "┃" in text:
         text = _BOX_END.sub("", text)
     return _PREFIX.sub("\n", "\n" + text)[1:]

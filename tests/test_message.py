@@ -114,6 +114,20 @@ HARMLESS = {
     "swap": "Attempting to allocate 4G of swap. Attempting to allocate 512M for the page cache",
     "a heap": "Not enough memory to allocate 512 MB for the JVM heap",
     "a policy": "on failure 'out of memory' restart the pod",
+    "a program that fits": (
+        "I0320 03:59:34.722540 855 deepsea_compiler_backend.cc:2152] XLA::TPU program HBM usage: "
+        "72.5K / 31.25G\n"
+        "I0320 03:59:34.722541 855 deepsea_compiler_backend.cc:2163] Total hbm usage >= 281.14M:\n"
+        "I0320 03:59:34.722542 855 deepsea_compiler_backend.cc:2163]     program 72.0K\n"
+        "I0320 03:59:34.722543 855 deepsea_compiler_backend.cc:2167] Program vmem requirement "
+        "143.0K:\nI0320 03:59:34.722544 855 deepsea_compiler_backend.cc:2167] Program hbm "
+        "requirement 72.0K:\n"
+    ),
+    "a program that fits, in Ray": (
+        "(pid=, ip=10.0.0.4) :2163] Total hbm usage >= 281.14M: [repeated 5x across cluster]\n"
+        "(pid=, ip=10.0.0.6) I0320 03:59:34.777634 888 deepsea_compiler_backend.cc:2167] Program "
+        "sflag requirement 228B: [repeated 7x across cluster]\n"
+    ),
     "an error's name": "It FIT: no `CompileTimeHbmOom`. CompileTimeHbmOom: 0, E1000: 0",
     "a warning of the BFC allocator": (
         "2020-05-18 08:20:15.727714: W tensorflow/core/common_runtime/bfc_allocator.cc:239] "
