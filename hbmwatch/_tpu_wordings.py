@@ -20,7 +20,9 @@ _RUN = OomMessage("", platform="tpu", phase="run", memory_space="hbm", pool="all
 
 # Other things have a usage and a capacity too.
 _KNOWN = r"(?=(?:hbm|vmem|smem|cmem|sflag|spmem|tilespmem)\b)"
-_ATTEMPT = rf"Attempting to (?:allocate|reserve) {SIZE}"
+# Others try to allocate so much "of swap" or "for the cache".
+_STOP = r"(?=\.? ?$|\. ?[A-Zt;(]|[^\w\s.])"
+_ATTEMPT = rf"Attempting to (?:allocate {SIZE}{_STOP}|reserve {SIZE} at the bottom of memory)"
 
 _CODES: tuple[tuple[str, str, Phase, str | None], ...] = (
     ("E0100", "RuntimeBufferAllocationFailure", "run", "hbm"),
@@ -178,8 +180,7 @@ WORDINGS = (
         "tpu-allocate",
         _RUN,
         "Attempting to allocate ",
-        # Others try to allocate so much "of swap" or "for the cache".
-        r"<requested_bytes>(?=\.? ?$|\. ?[A-Zt;(]|[^\w\s.])"
+        f"<requested_bytes>{_STOP}"
         + optional(
             r"\. That was not possible\. There are <free_bytes> free",
             r"\.(?: Due to fragmentation,)? [Tt]he largest contiguous region of free memory is"
