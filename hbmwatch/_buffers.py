@@ -12,6 +12,7 @@ from hbmwatch._graph import elements, joined_names
 from hbmwatch._origin import Leaf, Origin
 from hbmwatch._protos import HloInstructionProto
 from hbmwatch._records import Finding
+from hbmwatch._shapes import shape_text
 from hbmwatch._sizes import format_size
 
 _FAMILIES = 60
@@ -178,7 +179,7 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
         state = live.stack.from_argument or is_backward(live.context)
         return "" if state else "stacked-outputs"
     origin = flow.origin(live)
-    names = " ".join((live.name, *origin.names))
+    names = " ".join(dict.fromkeys((live.name, *origin.names)))
     leaves = [leaf for leaf in origin.leaves if not _is_scalar(evidence, leaf)]
     if _is_jacobian(evidence, live, names):
         return "jacobian"
@@ -274,8 +275,12 @@ def _is_callback(user: HloInstructionProto) -> bool:
 
 
 def _is_mapped(names: str) -> bool:
-    """Whether a buffer was made under vmap, and not for a gradient."""
-    return "vmap(" in names and "jvp(" not in names
+    """Whether a buffer was made under the user's vmap, and not for a gradient.
+
+    The generators of jax.random are mapped inside.
+    """
+    drawn = min((at for word in _RANDOM if (at := names.find(word)) >= 0), default=len(names))
+    return "vmap(" in names[:drawn] and "jvp(" not in names
 
 
 def _is_jacobian(evidence: Evidence, live: Live, names: str) -> bool:
@@ -384,7 +389,9 @@ def _argument_kind(live: Live, origin: Origin) -> str:
     """Whether a form of an argument is a copy in another layout, or a wider cast."""
     if origin.narrow is not None and live.element_type == _F32:
         return "dtype"
-    if live.op.kind == "temporary" and origin.chain <= _ONLY_MOVES:
+    given = {shape_text(leaf.instruction.shape) for leaf in origin.leaves}
+    moved = origin.chain <= _ONLY_MOVES and live.op.shape not in given
+    if live.op.kind == "temporary" and moved:
         return "layout-copy"
     return ""
 

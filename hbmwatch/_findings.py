@@ -42,7 +42,9 @@ SUSPICION = {
     "long-lived": 0.8,
     "aggregate": 0.1,
 }
-_LEAST_MISSING = 0.25
+# What is missing counts as this share of the peak at least.
+_LEAST_MISSING = {"padding": 0.5}
+_LEAST_OF_OTHERS = 0.4
 _TILES = re.compile(r"T\((?:(\d+),)?(\d+)\)")
 _ENDS = 0.6
 
@@ -131,8 +133,8 @@ def of_message(message: OomMessage) -> tuple[Finding, ...]:
 
 
 def _rank(evidence: Evidence, finding: Finding) -> float:
-    """Suspicion times the share of what is missing, or of a quarter of the peak, that it frees."""
-    least = 0.5 if finding.slug == "padding" else _LEAST_MISSING
+    """Suspicion times the share of what is missing, or of two fifths of the peak, that it frees."""
+    least = _LEAST_MISSING.get(finding.slug, _LEAST_OF_OTHERS)
     needed = max(evidence.missing_bytes or 0, least * evidence.peak_bytes, 1.0)
     return SUSPICION[finding.slug] * min(1.0, (finding.saves_bytes or 0) / needed)
 

@@ -295,17 +295,12 @@ class Flow:
         """The path of the argument that an instruction's result is a form of; "" if none."""
         at: HloInstructionProto | None = instruction
         for _ in range(_VISITS):
-            if at is None:
-                return ""
-            if at.opcode == "parameter":
-                return at.metadata.op_name if self.graph.is_argument(at) else self._carried(at)
-            at = max(self.graph.operands(at), key=lambda o: elements(o.shape), default=None)
-        return ""
-
-    def _carried(self, parameter: HloInstructionProto) -> str:
-        """The largest argument that a loop body's parameter begins as."""
-        loop, _ = self.graph.loop_of(parameter)
-        start = self.graph.first(loop) if loop is not None else None
-        parts = self.graph.operands(start) if start is not None else []
-        best = max(parts, key=lambda o: elements(o.shape), default=None)
-        return best.metadata.op_name if best is not None and best.opcode == "parameter" else ""
+            if at is None or at.opcode == "parameter":
+                break
+            above = max(self.graph.operands(at), key=lambda o: elements(o.shape), default=None)
+            if at.opcode == "get-tuple-element" and above is not None:
+                loop, _body = self.graph.loop_of(above)
+                if above.opcode == "parameter" and loop is not None:
+                    above = self.graph.start(loop, at.tuple_index)
+            at = above
+        return at.metadata.op_name if at is not None and self.graph.is_argument(at) else ""
