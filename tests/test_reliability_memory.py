@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import HbmOomError, OomReport, watch_hbm
+from hbmwatch import OomReport, watch_hbm
 
 from tests.live import PETABYTE, SMALL, fill, oom_of, run
 
