@@ -227,6 +227,8 @@ def _columns(
         elastic: The column that is cut where a row would be too long.
         most: How long a row may be.
     """
+    if not cells:
+        return []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     excess = sum(widths) + 2 * (sum(map(bool, widths)) - 1) - most
     widths[elastic] = min(widths[elastic], max(widths[elastic] - excess, 8))
