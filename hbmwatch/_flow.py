@@ -151,7 +151,7 @@ class Flow:
             if op.shape not in kinds:
                 shape = instruction.shape
                 for i in index:
-                    shape = shape.tuple_shapes[i] if i < len(shape.tuple_shapes) else shape
+                    shape = shape.tuple_shapes[i] if 0 <= i < len(shape.tuple_shapes) else shape
                 kinds[op.shape] = shape.element_type, tuple(shape.dimensions)
             own = op.kind == "parameter"
             stack = None if own else self.stacks.of(instruction, index)

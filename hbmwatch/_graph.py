@@ -129,12 +129,15 @@ class Graph:
 
     def everything_in(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
         """The instructions inside a fusion and inside the fusions in it."""
-        inner = self.fused(instruction)
-        if inner is None:
-            return []
-        found = list(inner.instructions)
-        nested = [deep for i in found if i.opcode in _CALLS for deep in self.everything_in(i)]
-        return found + nested
+        found: list[HloInstructionProto] = []
+        calls, entered = [instruction], set[int]()
+        for call in calls:  # grows meanwhile; a damaged program may come round again
+            inner = self.fused(call)
+            if inner is not None and inner.id not in entered:
+                entered.add(inner.id)
+                found += inner.instructions
+                calls += [inside for inside in inner.instructions if inside.opcode in _CALLS]
+        return found
 
     def root(self, instruction: HloInstructionProto) -> HloInstructionProto:
         """What makes a result inside a fusion, behind bitcasts and copies; itself elsewhere.
