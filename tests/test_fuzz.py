@@ -1,6 +1,6 @@
 """Anything at all, read as a message or as a profile: a result or a sentence, and an end.
 
-A few seconds of examples; HBMWATCH_FUZZ_EXAMPLES=20000 makes it about a minute, as in CI.
+A few seconds of examples; HBMWATCH_FUZZ_EXAMPLES=6000 makes it about a minute, as in CI.
 """
 
 from __future__ import annotations
