@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hbmwatch._evidence import ERROR_1000, LAX_MAP, Evidence, counted, lines, some
-from hbmwatch._flow import Live, is_backward, is_recomputed
+from hbmwatch._flow import CALLBACKS, Live, is_backward, is_recomputed
 from hbmwatch._graph import elements, joined_names
 from hbmwatch._origin import Leaf, Origin
 from hbmwatch._protos import HloInstructionProto
@@ -20,7 +20,6 @@ _F32, _U32 = 11, 8
 _MANY = 3
 _EXPANDS, _ALL_PAIRS = 2, 16
 _PADDED = 2.0
-_CALLBACKS = ("callback", "debug_print", "SendToHost", "outside_compilation")
 _RANDOM = ("random_bits", "threefry", "rng_bit_generator", "_uniform", "_normal", "_gumbel",
            "_bernoulli", "_truncated_normal", "random_gamma", "_shuffle")
 _ONLY_MOVES = frozenset(
@@ -173,7 +172,7 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
     if live.op.kind == "constant":
         return "constant"
     uses = flow.uses(live)
-    if any(_is_callback(user) for user in uses):
+    if flow.calls_back and any(map(_is_callback, (*uses, *flow.readers(live)))):
         return "callback"
     if live.stack is not None:
         state = live.stack.from_argument or is_backward(live.context)
@@ -267,11 +266,10 @@ def _detail(evidence: Evidence, slug: str, live: Live) -> str:
 
 def _is_callback(user: HloInstructionProto) -> bool:
     """Whether an instruction hands a buffer to the host."""
-    if user.opcode in ("send", "outfeed"):
-        return True
-    named = user.opcode == "custom-call" and "callback" in user.custom_call_target
-    return named or (user.opcode == "custom-call" and any(
-        word in user.metadata.op_name.rpartition("/")[2] for word in _CALLBACKS))
+    if user.opcode not in ("send", "outfeed", "custom-call"):
+        return False
+    named = (user.metadata.op_name.rpartition("/")[2], user.custom_call_target)
+    return any(word in name for name in named for word in CALLBACKS)
 
 
 def _is_mapped(names: str) -> bool:
@@ -336,8 +334,20 @@ def _product(
         ranks = [len([d for d in f.shape.dimensions if d > 1]) for f in factors]
         square = len(live.dims) == 2 and live.dims[0] == live.dims[1]
         return "attention-scores" if min(ranks, default=0) >= 3 or square else "logits"
-    given = all(graph.is_given(factor, outer) for factor in factors)
-    return "pairwise" if growth >= _ALL_PAIRS and given else ""
+    rows = [graph.given(factor, outer) for factor in factors]
+    return "pairwise" if growth >= _ALL_PAIRS and _are_rows(rows, size) else ""
+
+
+def _are_rows(factors: Sequence[HloInstructionProto | None], size: int) -> bool:
+    """Whether arguments are multiplied row by row: one with itself, or two of as many features.
+
+    A layer's weights have the features first, and those of the result last.
+    """
+    dims = [tuple(factor.shape.dimensions) for factor in factors if factor is not None]
+    if len(dims) != len(factors) or not dims or any(len(shape) != 2 for shape in dims):
+        return False
+    (first, features), (second, others) = dims[0], dims[-1]
+    return features == others and first * second == size
 
 
 def _is_softmax(

@@ -23,6 +23,10 @@ from hbmwatch._updates import updated
 
 # Of so many instructions the op_names say whether a program is differentiated, or checkpointed.
 _SAMPLE = 1000
+# So many equal buffers are one of each layer.
+_LAYERS = 3
+# What an op_name ends in where a program calls the host.
+CALLBACKS = ("callback", "debug_print")
 _VISITS = 300
 _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 
@@ -74,10 +78,7 @@ class Live:
 
         What a loop writes may be made by a gradient inside of its body.
         """
-        if self.stack is None:
-            return self.name
-        loop = self.stack.loop.metadata.op_name or self.stack.update.metadata.op_name
-        return loop or self.name
+        return self.name if self.stack is None else self.stack.context or self.name
 
 
 def is_forward(op_name: str) -> bool:
@@ -127,17 +128,20 @@ class Flow:
         if not self.differentiated:
             return ()
         known: dict[Family, bool] = {}
-        saved = []
         for live in self.live:
-            if live.op.kind != "temporary" or not live.forward or is_recomputed(live.context):
-                continue
-            if live.family not in known:
-                readers = () if live.stack is not None else self.uses(live)
-                known[live.family] = live.stack is not None or any(
-                    is_backward(reader.metadata.op_name) for reader in readers)
-            if known[live.family]:
-                saved.append(live)
-        return tuple(saved)
+            if live.op.kind == "temporary" and live.family not in known:
+                known[live.family] = self._is_saved(live)
+        return tuple(live for live in self.live if known.get(live.family))
+
+    def _is_saved(self, live: Live) -> bool:
+        """Whether the forward pass made a temporary and the backward pass reads it."""
+        if live.forward and not is_recomputed(live.context):
+            return live.stack is not None or any(
+                is_backward(reader.metadata.op_name) for reader in self.uses(live))
+        if not self.unmarked or live.stack is not None or live.name.endswith("/add_any"):
+            return False
+        weights = {parameter.dims for parameter in self.graph.parameters}
+        return self.families[live.family] >= _LAYERS and live.dims not in weights
 
     def _lives(self, owners: dict[str, HloInstructionProto]) -> Iterator[Live]:
         """The buffers with what is known about them; not the row of small ones."""
@@ -174,7 +178,18 @@ class Flow:
     @functools.cached_property
     def differentiated(self) -> bool:
         """Whether the program has a backward pass."""
-        return any("transpose(" in name for name in self.op_names)
+        return self.unmarked or any("transpose(" in name for name in self.op_names)
+
+    @functools.cached_property
+    def unmarked(self) -> bool:
+        """Whether op_names do not tell the passes: before jax 0.7 they do inside of jit only."""
+        sums = (name for name in self.op_names if name.endswith("/add_any"))
+        return any("transpose(" not in name for name in sums)
+
+    @functools.cached_property
+    def calls_back(self) -> bool:
+        """Whether the program calls the host, as far as a sample of it shows."""
+        return any(word in name for name in self.op_names for word in CALLBACKS)
 
     @functools.cached_property
     def checkpointed(self) -> bool:

@@ -291,10 +291,10 @@ class Graph:
         """Whether an instruction is a parameter of the program itself."""
         return instruction.id in self.argument_ids
 
-    def is_given(
+    def given(
         self, factor: HloInstructionProto, outer: tuple[HloInstructionProto, ...]
-    ) -> bool:
-        """Whether a value is an argument of the program, but for moves.
+    ) -> HloInstructionProto | None:
+        """The argument of the program that a value is, but for moves; None where it is none.
 
         Args:
             factor: The instruction.
@@ -303,7 +303,7 @@ class Graph:
         at: HloInstructionProto | None = factor
         for _ in range(_DEEPEST):
             if at is None:
-                return False
+                break
             inner = self.fused(at)
             if at.opcode == "parameter" and outer:
                 at, outer = self.passed(outer[-1], at), outer[:-1]
@@ -312,8 +312,8 @@ class Graph:
             ):
                 at = self.first(at)
             else:
-                return self.is_argument(at)
-        return False
+                return at if self.is_argument(at) else None
+        return None
 
     @staticmethod
     def is_product(instruction: HloInstructionProto) -> bool:

@@ -215,7 +215,7 @@ def _row(
 def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]]) -> Finding:
     """The finding on replicated leaves."""
     total = sum(size for _, size, _, _ in rows)
-    saves = sum(saves for _, _, saves, _ in rows) + _gathered_for(evidence)
+    saves = sum(saves for _, _, saves, _ in rows) + _made_for(evidence)
     paths = _roots([path for path, _, _, _ in rows])
     largest = max(rows, key=lambda row: row[1])
     return Finding(
@@ -234,12 +234,17 @@ def _rows_finding(evidence: Evidence, rows: Sequence[tuple[str, int, int, str]])
     )
 
 
-def _gathered_for(evidence: Evidence) -> int:
-    """Bytes of the temporaries that are gathered only to be returned, replicated."""
-    returned = {o.dims for o in evidence.outputs if is_replicated(o.sharding, len(o.dims))}
-    found = [live for live in evidence.live if live.dims in returned
-             and live.op.kind == "temporary" and live.op.opcode.startswith("all-gather")]
-    return sum(live.size_bytes for live in found)
+def _made_for(evidence: Evidence) -> int:
+    """What temporaries would be less that are made, or gathered, for replicated outputs."""
+    counts = {math.prod(o.dims) for o in evidence.outputs
+              if is_replicated(o.sharding, len(o.dims)) and o.dims}
+    parts = max(evidence.axes.values(), default=1)
+    freed = 0
+    for live in evidence.live:
+        if live.op.kind == "temporary" and math.prod(live.dims) in counts:
+            gathered = live.op.opcode.startswith("all-gather")
+            freed += live.size_bytes - (0 if gathered else live.size_bytes // parts)
+    return freed
 
 
 def _replicated_batch(evidence: Evidence) -> tuple[tuple[Argument, ...], int] | None:

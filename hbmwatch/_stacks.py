@@ -21,12 +21,14 @@ class Stack:
         update: The instruction that writes the slice (a dynamic-update-slice, or a fusion of one).
         length: The length of the dimension along which it is filled.
         from_argument: Whether the loop starts from an argument, and so updates a state.
+        context: The op_name of the loop ("jit(step)/jvp()/while"), which tells the pass.
     """
 
     loop: HloInstructionProto
     update: HloInstructionProto
     length: int
     from_argument: bool
+    context: str
 
 
 class Stacks:
@@ -106,7 +108,9 @@ class Stacks:
             if length > 1:
                 start = self.graph.start(loop, position)
                 given = start is not None and start.opcode == "parameter"
-                return Stack(loop, update, length, given)
+                named = slice_of.metadata.op_name or update.metadata.op_name
+                context = named.rpartition("/body")[0] or loop.metadata.op_name
+                return Stack(loop, update, length, given, context)
         return None
 
     def _length(self, update: HloInstructionProto) -> int:
