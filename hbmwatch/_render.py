@@ -229,6 +229,8 @@ def _columns(
     """
     if not cells:
         return []
+    if not cells:
+        return []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     excess = sum(widths) + 2 * (sum(map(bool, widths)) - 1) - most
     widths[elastic] = min(widths[elastic], max(widths[elastic] - excess, 8))

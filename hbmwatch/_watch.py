@@ -237,7 +237,7 @@ def _holds_jitted(fun: Any) -> bool:
     seen: set[int] = set()
     while fun is not None and id(fun) not in seen:
         seen.add(id(fun))
-        if isinstance(fun, (jax.stages.Wrapped, jax.stages.Compiled)):
+        if callable(getattr(fun, "lower", None)) or isinstance(fun, jax.stages.Compiled):
             return True
         if _module_of(fun).partition(".")[0] in ("jax", "equinox", "flax"):
             return False
