@@ -13,6 +13,7 @@ import pytest
 from hbmwatch import OomMessage, OomReport, _cli, parse_oom
 from hbmwatch._meaning import meaning
 from hbmwatch._message import WORDINGS
+from hbmwatch._xspace import make_xspace, read_modules
 from tests import programs
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +49,10 @@ def test_the_commands_work(
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "xprof" / "plugins" / "profile" / "run"
     run.mkdir(parents=True)
-    (run / "host.xplane.pb").write_bytes(programs.compiled("train", "cpu").xspace)
+    compiled = programs.compiled("train", "cpu")
+    proto = read_modules(compiled.xspace)[compiled.program.name]
+    alone = make_xspace(compiled.program.module, compiled.program.program_id, proto, "host")
+    (run / "host.xplane.pb").write_bytes(alone)
     Path("train.log").write_text("RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.\n")
     (commands,) = blocks(ROOT / "docs" / "command-line.md", "sh")
     for line in commands.splitlines():
