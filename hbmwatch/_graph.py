@@ -24,7 +24,7 @@ MOVES = frozenset(
     "bitcast copy reshape transpose convert copy-start copy-done get-tuple-element all-gather-done "
     "all-reduce-done async-start async-done bitcast-convert optimization-barrier".split()
 )
-_INWARDS = frozenset("bitcast copy reshape transpose".split())
+_INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
 _DEEPEST = 300
 _SHORTEST_BODY = 4
 _HBM = 0
@@ -214,8 +214,13 @@ class Graph:
     def _looped(self) -> dict[int, HloComputationProto]:
         """The computation that an instruction of a loop's body or condition is in, by its id."""
         ids = {called for loop in self.loops for called in loop.called_computation_ids}
-        found = [self.program.computations[i] for i in ids if i in self.program.computations]
-        return {inner.id: body for body in found for inner in body.instructions}
+        found = {}
+        for body in (self.program.computations.get(called) for called in ids):
+            for instruction in body.instructions if body is not None else ():
+                found[instruction.id] = body
+                if instruction.opcode in ("async-start", "call"):
+                    found |= {inner.id: body for inner in self.everything_in(instruction)}
+        return {inner: body for inner, body in found.items() if body is not None}
 
     def loop_of(
         self, instruction: HloInstructionProto

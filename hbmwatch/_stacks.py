@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hbmwatch._graph import MOVES, Graph, elements
+from hbmwatch._graph import MOVES, Graph
 from hbmwatch._protos import HloInstructionProto
 
 _DEEPEST = 300
@@ -63,15 +63,19 @@ class Stacks:
         root = self.graph.find(body.root_id) if body is not None else None
         if loop is None or root is None:
             return None
-        users = self.graph.users_in(body).get(instruction.id, ())
-        mine = {instruction.id, *(user.id for user in users)}
-        for position, part in enumerate(root.operand_ids):
-            stack = self._stack_at(loop, position) if part in mine else None
-            if stack is not None:
-                whole = elements(self.graph.root(stack.update).shape)
-                if whole == elements(instruction.shape):
-                    return stack
+        writes = self._writes(instruction)
+        for position in range(len(root.operand_ids) if writes else 0):
+            stack = self._stack_at(loop, position)
+            if stack is not None and self.graph.root(stack.update).id in writes:
+                return stack
         return None
+
+    def _writes(self, instruction: HloInstructionProto) -> set[int]:
+        """The ids of the dynamic-update-slices that make an instruction's results."""
+        made = [self.graph.root(instruction)]
+        if made[0].opcode == "tuple":
+            made = [self.graph.root(part) for part in self.graph.operands(made[0])]
+        return {one.id for one in made if one.opcode == "dynamic-update-slice"}
 
     def _enters(self, instruction: HloInstructionProto, index: Sequence[int]) -> int | None:
         """The id as which a buffer enters a loop, behind moves; None where it enters none."""
