@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import settings
+
 # Read when jax and libtpu load, so set before either is imported.
 for _name, _value in {
     "JAX_PLATFORMS": "cpu",
@@ -19,3 +21,7 @@ os.environ["XLA_FLAGS"] = (
     + " --xla_force_host_platform_device_count=4"
     + " --xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 )
+
+# What decides whether a change lands tries the same examples each time; elsewhere new ones.
+settings.register_profile("ci", derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
