@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax.errors import JaxRuntimeError
 
 from hbmwatch import _render
-from hbmwatch._message import parse_oom
-from hbmwatch._records import OomMessage, OomReport, PeakSummary
+
+# The wordings and the records are two thirds of what a watch would load: only a failure does.
+if TYPE_CHECKING:
+    from hbmwatch._records import OomMessage, OomReport, PeakSummary
 
 RESOURCE_EXHAUSTED = 8  # absl::StatusCode::kResourceExhausted
 
@@ -89,6 +91,8 @@ def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
     Only the explicit chain of causes counts: an error that is raised while an OOM is handled has
     it as its context and is another error.
     """
+    from hbmwatch._message import parse_oom
+
     for link in _causes(error):
         message = parse_oom(_text(link)) if _is_from_jax(link) else None
         if message is not None:
@@ -133,6 +137,8 @@ def _notes(error: BaseException) -> tuple[Any, ...]:
 
 def bare_report(message: OomMessage, failed: Exception) -> OomReport:
     """What is left to say when making the report has itself failed."""
+    from hbmwatch._records import OomReport
+
     reason = f"the report could not be made: {described(failed)}"
     return OomReport(message=message, missing=(reason,))
 
