@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hbmwatch._records import PeakOp as PeakOp
     from hbmwatch._records import PeakSummary as PeakSummary
     from hbmwatch._records import ProfileError as ProfileError
+    from hbmwatch._verify import Verification as Verification
+    from hbmwatch._verify import verify as verify
     from hbmwatch._watch import watch_hbm as watch_hbm
 
 # Loaded on first use, so that reading a log needs no jax, and watching a step no protobuf.
@@ -32,9 +34,11 @@ _HOME = {
     "PeakOp": "_records",
     "PeakSummary": "_records",
     "ProfileError": "_records",
+    "Verification": "_verify",
     "load_peak_summary": "_profile",
     "parse_oom": "_message",
     "parse_ooms": "_message",
+    "verify": "_verify",
     "watch_hbm": "_watch",
 }
 
@@ -48,10 +52,12 @@ __all__ = [
     "PeakOp",
     "PeakSummary",
     "ProfileError",
+    "Verification",
     "__version__",
     "load_peak_summary",
     "parse_oom",
     "parse_ooms",
+    "verify",
     "watch_hbm",
 ]
 
