@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from hbmwatch._evidence import CHECKPOINT, Evidence, counted, lines
@@ -9,6 +10,9 @@ from hbmwatch._flow import Family, Live, is_recomputed
 from hbmwatch._records import Finding
 from hbmwatch._sizes import format_size
 
+# Op_names of a backward pass under jax.checkpoint: anywhere, and in a loop's body.
+_UNDER = re.compile(r"transpose\(.*/(checkpoint/|remat2)")
+_IN_LOOP = re.compile(r"transpose\(.*/while/body/.*checkpoint/")
 _AROUND_STEP = (
     "jax.checkpoint around the whole train step, or around the whole loss: that computes all "
     "layers again at once"
@@ -18,7 +22,7 @@ _AROUND_STEP = (
 def residuals(evidence: Evidence) -> Finding | None:
     """Buffers of the forward pass that wait for the backward pass, without a jax.checkpoint."""
     wrong = {
-        live.family: _kept_by_policy(evidence, live) or _is_layer_input(evidence, live)
+        live.family: _is_layer_input(evidence, live) or _kept_by_policy(evidence, live)
         for live in {live.family: live for live in evidence.flow.saved}.values()
     }
     saved = [live for live in evidence.flow.saved if not wrong[live.family]]
@@ -120,10 +124,19 @@ def _is_shared(evidence: Evidence, live: Live) -> bool:
 
 
 def _kept_by_policy(evidence: Evidence, live: Live) -> bool:
-    """Whether a policy of jax.checkpoint saved a buffer; JAX rounds those (reduce_precision)."""
-    if not evidence.flow.checkpointed:
+    """Whether a policy of jax.checkpoint saved a buffer.
+
+    JAX rounds what a policy saves (reduce_precision), which the GPU compiler takes out again; and
+    what reads it in the backward pass is under the checkpoint.
+    """
+    flow = evidence.flow
+    if not flow.checkpointed or _is_layer_input(evidence, live):
         return False
-    return "reduce_precision" in live.name or "reduce-precision" in evidence.flow.origin(live).chain
+    if "reduce_precision" in live.name or "reduce-precision" in flow.origin(live).chain:
+        return True
+    if live.stack is not None:
+        return any(_IN_LOOP.search(name) for name in flow.op_names)
+    return any(_UNDER.search(reader.metadata.op_name) for reader in flow.uses(live))
 
 
 def _is_layer_input(evidence: Evidence, live: Live) -> bool:

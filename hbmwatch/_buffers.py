@@ -17,7 +17,8 @@ from hbmwatch._sizes import format_size
 
 _FAMILIES = 60
 _F32, _U32 = 11, 8
-_MANY = 3
+# So many equal buffers of a forward pass are one of each layer; others, of each step of a loop.
+_LAYERS, _STEPS = 3, 4
 _EXPANDS, _ALL_PAIRS = 2, 16
 _PADDED = 2.0
 _RANDOM = ("random_bits", "threefry", "rng_bit_generator", "_uniform", "_normal", "_gumbel",
@@ -157,7 +158,7 @@ def _classified(evidence: Evidence) -> list[tuple[str, list[Live]]]:
         if total < evidence.worth_bytes // 4:
             break
         waits = id(family[0]) in waiting
-        layers = waits and (family[0].stack is not None or len(family) >= _MANY)
+        layers = waits and (family[0].stack is not None or len(family) >= _LAYERS)
         if layers or is_recomputed(family[0].context):
             continue
         slug = _kind(evidence, family[0], len(family), waits)
@@ -186,13 +187,15 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
         "one_hot" in names or not _is_pairwise(evidence, leaves, origin)
     ):
         return "one-hot"
+    if count >= _STEPS and not waits and _is_partial(evidence, live, count):
+        return "unrolled-loop"
     product = _product(evidence, live, origin, leaves, uses)
     if product:
         once = _is_mapped(names) and "vmap(vmap(" not in names
         return "samples" if once and product != "attention-scores" else product
     if _is_argument(evidence, leaves):
         return _argument_kind(live, origin)
-    return _other_kind(evidence, live, origin, leaves, names, count, waits)
+    return _other_kind(evidence, live, origin, leaves, names)
 
 
 def _other_kind(
@@ -201,8 +204,6 @@ def _other_kind(
     origin: Origin,
     leaves: Sequence[Leaf],
     names: str,
-    count: int,
-    waits: bool,
 ) -> str:
     """What a buffer is that no product made and that is no argument."""
     random = _RANDOM_OPS <= origin.chain or "rng-bit-generator" in origin.chain
@@ -213,9 +214,6 @@ def _other_kind(
         return "samples"
     if bits and (random or live.element_type == _U32):
         return "random-bits"
-    partial = live.op.kind == "temporary" and not waits and not _is_collective(live)
-    if count >= _MANY and partial and not _is_gradient(evidence, live, count):
-        return "unrolled-loop"
     return ""
 
 
@@ -406,12 +404,12 @@ def _argument_kind(live: Live, origin: Origin) -> str:
     return ""
 
 
-def _is_collective(live: Live) -> bool:
-    """Whether a buffer is what devices exchange."""
-    return live.op.opcode.startswith(("all-", "reduce-scatter", "collective-"))
+def _is_partial(evidence: Evidence, live: Live, count: int) -> bool:
+    """Whether equal buffers could be results of the steps of a loop.
 
-
-def _is_gradient(evidence: Evidence, live: Live, count: int) -> bool:
-    """Whether equal buffers are the gradients of as many arguments."""
+    They are not the gradients of as many arguments, nor what devices exchange.
+    """
+    exchanged = live.op.opcode.startswith(("all-", "reduce-scatter", "collective-"))
     alike = sum(1 for argument in evidence.arguments if argument.dims == live.dims)
-    return alike > 0 and count <= 2 * alike
+    gradients = alike > 0 and count <= 2 * alike
+    return live.op.kind == "temporary" and not exchanged and not gradients
