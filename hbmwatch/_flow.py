@@ -266,12 +266,13 @@ class Flow:
         entry = self.program.entry
         computations = [entry] if entry is not None else []
         computations += [c for i in bodies if (c := self.program.computations.get(i)) is not None]
+        apart = wanted.isdisjoint
         for computation in computations:
             for instruction in computation.instructions:
                 operands = instruction.operand_ids
-                if wanted.isdisjoint(operands):
+                if apart(operands):
                     continue
-                for operand in operands:
+                for operand in wanted.intersection(operands):
                     users.setdefault(operand, []).append(instruction)
                 if instruction.opcode in MOVES or instruction.opcode == "sort":
                     wanted.add(instruction.id)
