@@ -23,7 +23,7 @@ from hbmwatch import HbmOomError, watch_hbm
 log = logging.getLogger("train")
 
 WIDTH, LAYERS, STEPS = 512, 4, 3
-BATCHES = (2**37, 1024)  # to try, the largest first
+BATCHES = (3 * 10**12, 1024)  # to try, the largest first
 
 
 def make_state(key: jax.Array) -> dict[str, Any]:
