@@ -178,7 +178,7 @@ def _budget(report: OomReport) -> str:
 
 def _key(sizes: Mapping[str, int]) -> str:
     """What the colours stand for, and how much each is."""
-    whole = sum(sizes.values())
+    whole = sum(sizes.values()) or 1
     rows = "".join(
         f'<li class="r-{_color(role)}" title="{_e(ROLES.get(role, ""))}"><span class="dot"></span>'
         f'{_e(role)} <b class="number">{format_size(size)}</b> '
@@ -384,12 +384,17 @@ def _data(report: OomReport, most: int | None) -> dict[str, Any]:
         "buffers": buffers,
         "heap": [] if summary is None else summary.heap_bytes.tolist(),
         "limit": _limit(report),
-        "peak": (summary.peak_position if summary is not None else None) or 0,
+        "peak": 0 if summary is None else _peak_point(summary),
         "total": total,
         "roles": [{"name": _safe(role), "color": _color(role)} for role in roles],
         "stacks": [[strings[_safe(frame)] for frame in stack] for stack in stacks],
         "strings": list(strings),
     }
+
+
+def _peak_point(summary: PeakSummary) -> int:
+    """The peak's place in the heap, which a stored report may say wrongly."""
+    return max(0, min(summary.peak_position or 0, len(summary.heap_bytes) - 1))
 
 
 def _largest(ops: tuple[PeakOp, ...], most: int | None) -> list[PeakOp]:
@@ -438,8 +443,9 @@ def _bars(sizes: Mapping[str, int]) -> str:
     most = max(1, *sizes.values())
     rows = "".join(
         f'<tr><th scope="row">{_e(name)}</th><td class="bar"><svg viewBox="0 0 100 8" '
-        f'preserveAspectRatio="none" aria-hidden="true"><rect width="{100 * size / most:.2f}" '
-        f'height="8" rx="1"/></svg></td><td class="right number">{format_size(size)}</td></tr>'
+        'preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{max(0, 100 * size / most):.2f}" height="8" rx="1"/>'
+        f'</svg></td><td class="right number">{format_size(size)}</td></tr>'
         for name, size in sizes.items()
     )
     return f'<table class="bars"><tbody>{rows}</tbody></table>'

@@ -146,7 +146,7 @@
 
   function setScale() {
     const box = $("chart").getBoundingClientRect();
-    const high = data.heap.reduce((most, bytes) => Math.max(most, bytes), data.limit ?? 0) * 1.06;
+    const high = data.heap.reduce((most, bytes) => Math.max(most, bytes), data.limit || 1) * 1.06;
     const plotWidth = box.width - LEFT - RIGHT;
     const plotHeight = box.height - TOP - BOTTOM;
     scale = {
@@ -168,7 +168,7 @@
   }
 
   function drawTicks(svg) {
-    const step = 2 ** Math.ceil(Math.log2(scale.high / 4.5));
+    const step = Math.max(1, 2 ** Math.ceil(Math.log2(scale.high / 4.5)));
     for (let bytes = 0; bytes <= scale.high; bytes += step) {
       const y = scale.y(bytes);
       svg.append(draw("line", { class: "grid", x1: LEFT, x2: scale.width - RIGHT, y1: y, y2: y }));
@@ -388,10 +388,11 @@
     const i = row.members[0];
     const several = row.members.length;
     const total = several > 1 ? `${formatCount(several)} × ${formatSize(b.size[i])} = ` : "";
-    const pad = padding(i) ? `${formatSize(padding(i))} (${(b.size[i] / b.unpadded[i]).toFixed(1)}x)` : "none";
+    const times = b.unpadded[i] > 0 ? ` (${(b.size[i] / b.unpadded[i]).toFixed(1)}x)` : "";
+    const pad = padding(i) ? `${formatSize(padding(i))}${times}` : "none";
     return [
       ["Size", `${total}${formatSize(row.size)} (${formatCount(row.size)} bytes)`],
-      ["Share", `${((100 * row.size) / data.total).toFixed(1)} % of the peak`],
+      ["Share", `${((100 * row.size) / (data.total || 1)).toFixed(1)} % of the peak`],
       ["Padding", several > 1 && padding(i) ? `${pad} each` : pad],
       ["Shape", text(b.shape, i)],
       ["Lives", `${lives(row)}${several > 1 && b.start[i] >= 0 ? ", the first of them" : ""}`],
@@ -426,7 +427,7 @@
 
   function lifeline(row) {
     const i = row.members[0];
-    const svg = draw("svg", { viewBox: "0 0 112 12", "aria-hidden": "true", class: `r-${data.roles[b.role[i]].color}` });
+    const svg = draw("svg", { viewBox: "0 0 112 12", preserveAspectRatio: "none", "aria-hidden": "true", class: `r-${data.roles[b.role[i]].color}` });
     const x = (edge) => (112 * edge) / points;
     const width = Math.max(2, x(until(i) + 1) - x(from(i)));
     svg.append(draw("rect", { class: "track", x: 0, y: 5, width: 112, height: 2 }));

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -248,6 +250,37 @@ def test_what_is_not_known_is_left_out(show: Show, report: OomReport, rows: int)
     assert len(_names(show(report))) == rows
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        pytest.param(OomReport(OomMessage("x"), _summary(OPS[:0], 3)), id="no buffers"),
+        pytest.param(OomReport(OomMessage("x"), _summary((_op("a", 0),))), id="no bytes"),
+        pytest.param(
+            OomReport(OomMessage("x", used_bytes=5, limit_bytes=0), _summary((_op("a", 0),))),
+            id="no bytes and no memory",
+        ),
+        pytest.param(
+            OomReport(OomMessage("x"), _summary((_op("a", 1, unpadded_bytes=0),))),
+            id="all padding",
+        ),
+        pytest.param(
+            OomReport(OomMessage("x"), dataclasses.replace(_summary(), peak_position=POINTS)),
+            id="a peak beyond the end",
+        ),
+        pytest.param(
+            OomReport(OomMessage("x"), _summary((_op("a", 2**40), _op("b", 1)))), id="an exbibyte"
+        ),
+    ],
+)
+def test_sizes_of_every_magnitude_are_drawn(show: Show, report: OomReport) -> None:
+    """Nothing at all, nothing but padding, and an exbibyte: no division by 0, no endless axis."""
+    browser = show(report)
+    assert [text for text in _all(browser, "main *") if re.search("NaN|Infinity", text)] == []
+    odd = "return [...document.querySelectorAll('svg *')].filter((e) => [...e.attributes]"
+    assert browser.execute_script(f"{odd}.some((a) => /NaN|Infinity/.test(a.value))).length") == 0
+    assert len(_all(browser, "#ticks text")) < 20
+
+
 # --- what it does ---------------------------------------------------------------------------------
 
 
@@ -403,6 +436,19 @@ def test_every_text_is_legible(show: Show, dark: bool, phone: bool) -> None:
     )
     page = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert page == ("rgb(16, 18, 21)" if dark else "rgb(247, 247, 245)")
+
+
+def test_the_names_have_the_most_room(show: Show) -> None:
+    """What made a buffer is the widest column of the table, in a window of 1200 pixels too."""
+    browser = show(REPORT)
+    screen = {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    widths = browser.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('#table th')]"
+        ".map((th) => [th.className.split(' ')[0], th.getBoundingClientRect().width]))"
+    )
+    assert max(widths, key=widths.__getitem__) == "c-name"
+    assert widths["c-name"] > 220
 
 
 def test_on_a_phone_a_tapped_row_opens_a_sheet(show: Show) -> None:
