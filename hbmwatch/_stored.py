@@ -25,6 +25,8 @@ _ITEMS: Mapping[str, type[Any]] = {
     "Mapping[str, str]": str,
     "Mapping[str, Mapping[str, int]]": Mapping,
 }
+# A message's text may hold 40 digits and a unit; far beyond that no size can be shown.
+_NO_SIZE = 10**64
 _NAME = re.compile(r"\w+")
 _JIT_PREFIX = re.compile(r"^(?:jit|pmap|pjit|xmap)_+")
 _OTHER = re.compile(r"[^A-Za-z0-9]+|\d+")
@@ -86,12 +88,19 @@ def _check(annotation: str, value: Any, where: str) -> None:
     kind = _KINDS.get(re.split(r"\W", annotation, maxsplit=1)[0], str)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{where} is {_short(value)}, not a {kind.__name__.lower()}")
+    _check_size(value, where)
     if annotation not in _ITEMS:
         return
     items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
     for item in items:
         if not isinstance(item, _ITEMS[annotation]) or isinstance(item, bool):
             raise ValueError(f"{where} holds {_short(item)}")
+        _check_size(item, where)
+
+
+def _check_size(value: Any, where: str) -> None:
+    if isinstance(value, int) and abs(value) >= _NO_SIZE:
+        raise ValueError(f"{where} has a number of more than 64 digits")
 
 
 def _array(value: list[int], where: str) -> Any:

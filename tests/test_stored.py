@@ -123,6 +123,8 @@ _GOOD: dict[str, Any] = OomReport(OomMessage("x")).to_dict()
         ({**_GOOD, "message": "x"}, "report.message is 'x', not a mapping"),
         ({**_GOOD, "top": "many"}, "report.top is 'many', not a int"),
         ({**_GOOD, "top": True}, "report.top is True, not a int"),
+        ({**_GOOD, "top": 10**64}, "report.top has a number of more than 64 digits"),
+        ({**_GOOD, "breakdown": {"total": -(10**64)}}, "report.breakdown has a number of more"),
         ({**_GOOD, "notes": "x"}, "report.notes is 'x', not a list"),
         ({**_GOOD, "notes": [1]}, "report.notes holds 1"),
         ({**_GOOD, "breakdown": {"total": "x"}}, "report.breakdown holds 'x'"),
