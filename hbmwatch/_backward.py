@@ -103,19 +103,17 @@ def _policy(saved: Sequence[Live]) -> Finding:
 def freed(saved: Sequence[Live]) -> int:
     """What computing again would free, at most: all layers but one.
 
-    Of a stack all but one entry, of a family of equal buffers all but one; of buffers that are
-    all different all but the largest.
+    Of a stack all but one entry, of a family of equal buffers all but one; of the buffers that
+    are like no other all but the largest.
     """
     stacks = sum(b.size_bytes - b.size_bytes // b.stack.length for b in saved if b.stack)
     families: dict[Family, list[int]] = {}
     for live in saved:
         if live.stack is None:
             families.setdefault(live.family, []).append(live.size_bytes)
-    totals = [sum(sizes) for sizes in families.values()]
-    repeated = max(map(len, families.values()), default=0)
-    if repeated > 1:
-        return stacks + sum(totals) - sum(max(sizes) for sizes in families.values())
-    return stacks + sum(totals) - max(totals, default=0)
+    layers = [sizes for sizes in families.values() if len(sizes) > 1]
+    others = [sizes[0] for sizes in families.values() if len(sizes) == 1]
+    return stacks + sum(sum(sizes) - max(sizes) for sizes in [*layers, others] if sizes)
 
 
 def _is_shared(evidence: Evidence, live: Live) -> bool:

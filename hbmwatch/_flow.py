@@ -28,6 +28,7 @@ _LAYERS = 3
 # What an op_name ends in where a program calls the host.
 CALLBACKS = ("callback", "debug_print")
 _VISITS = 300
+_NUMBER = re.compile(r"\d+")
 _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 
 Family = tuple[str, str, str]
@@ -64,8 +65,8 @@ class Live:
 
     @property
     def family(self) -> Family:
-        """What buffers of the same code have in common."""
-        return self.op.shape, self.name, self.source
+        """What buffers of the same code have in common; layers differ in their numbers."""
+        return self.op.shape, _unnumbered(self.name), self.source
 
     @property
     def forward(self) -> bool:
@@ -79,6 +80,12 @@ class Live:
         What a loop writes may be made by a gradient inside of its body.
         """
         return self.name if self.stack is None else self.stack.context or self.name
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _unnumbered(op_name: str) -> str:
+    """An op_name without the numbers of named blocks: Block_*/Dense_*/dot_general."""
+    return _NUMBER.sub("*", op_name)
 
 
 def is_forward(op_name: str) -> bool:

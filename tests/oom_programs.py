@@ -416,6 +416,37 @@ def unrolled_layers(fault: bool) -> Any:
     return on_one(train_step, params, array(131072, 2048), donate_argnums=0)
 
 
+@case("residuals", "google-research/big_vision: blocks named by number, as by flax")
+def named_blocks(fault: bool) -> Any:
+    """Each block has a name of its own, so that nothing it keeps is named as another's.
+
+    Only the two norms of one block are alike by name.
+    """
+
+    def norm(x: Any) -> Any:
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+    def block(p: Any, x: Any) -> Any:
+        x = x + norm(x) @ p["mix"]
+        return x + jax.nn.gelu(norm(x) @ p["up"]) @ p["down"]
+
+    apply = block if fault else jax.checkpoint(block)
+
+    def train_step(state: Any, x: Any) -> Any:
+        def loss(params: Any) -> Any:
+            h = x
+            for number, p in enumerate(params):
+                with jax.named_scope(f"Block_{number}"):
+                    h = apply(p, h)
+            return (h**2).mean()
+
+        grads = jax.grad(loss)(state)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads)
+
+    one = {"mix": array(1024, 1024), "up": array(1024, 4096), "down": array(4096, 1024)}
+    return on_one(train_step, [one] * 12, array(131072, 1024), donate_argnums=0)
+
+
 @case("residuals", "jax-ml/jax#3186: the gradient of a scan")
 def gradient_of_scan(fault: bool) -> Any:
     """The gradient of a scan whose body makes a large array in each step."""
