@@ -270,8 +270,9 @@ def aggregate(evidence: Evidence) -> Finding:
     fits = ""
     if arguments and limit is not None and missing and scaling:
         fixed = evidence.peak_bytes + (missing + limit - evidence.peak_bytes) - scaling
-        batch = max(0, (limit - fixed) * length // scaling)
+        batch = (limit - fixed) * length // scaling
         fits = f"; by that line a batch of {batch} (instead of {length}) would fit"
+        fits = fits if batch > 0 else ""
     saves = scaling // 2 if arguments else None
     names = some(a.path for a in arguments)
     scale = (f"{format_size(scaling)} of {format_size(evidence.peak_bytes)} at the peak scale with "
