@@ -116,7 +116,6 @@ class Flow:
     def live(self) -> tuple[Live, ...]:
         """The buffers at the peak whose instruction is known, in program order."""
         sizes = {op.size_bytes for op in self.summary.ops}
-        sizes |= {allocation.size for allocation in self.program.allocations}
         owners = {
             buffer.instruction.name: buffer.instruction
             for buffer in self.program.buffers.values()
@@ -261,13 +260,13 @@ class Flow:
 
     @functools.cached_property
     def _users(self) -> dict[int, list[HloInstructionProto]]:
-        """The users of temporaries at the peak, and of what is moved from them, by id.
+        """The users of what the program makes for the peak, and of what is moved from it, by id.
 
         Operands come before their users, so that one pass finds them all.
         """
         least = self.summary.peak_bytes // 1000
-        wanted = {live.instruction.id for live in self.live
-                  if live.op.kind == "temporary" or live.size_bytes >= least}
+        wanted = {live.instruction.id for live in self.live if live.op.kind == "temporary"
+                  or live.op.kind != "parameter" and live.size_bytes >= least}
         users: dict[int, list[HloInstructionProto]] = {}
         bodies = {c for loop in self.graph.loops for c in loop.called_computation_ids}
         entry = self.program.entry
@@ -276,7 +275,7 @@ class Flow:
         apart = wanted.isdisjoint
         for computation in computations:
             for instruction in computation.instructions:
-                operands = instruction.operand_ids
+                operands = instruction.operand_ids[:]  # a list is quicker to go through
                 if apart(operands):
                     continue
                 for operand in wanted.intersection(operands):
@@ -286,7 +285,11 @@ class Flow:
         return users
 
     def uses(self, live: Live) -> tuple[HloInstructionProto, ...]:
-        """The instructions that read a buffer, behind copies, with those in fusions."""
+        """The instructions that read a buffer, behind copies, with those in fusions.
+
+        Args:
+            live: The buffer, which is no argument of the program.
+        """
         seen: set[int] = set()
         todo = [live.instruction]
         found: list[HloInstructionProto] = []

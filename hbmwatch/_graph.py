@@ -73,14 +73,18 @@ class Graph:
         found = self.program.outside.get(instruction_id)
         return found if found is not None else self._inside.get(instruction_id)
 
+    def taken(self, instruction: HloInstructionProto) -> list[HloInstructionProto | None]:
+        """What an instruction takes, by position; None where an id points nowhere."""
+        return [self.find(operand) for operand in instruction.operand_ids[:]]
+
     def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
         """The instructions whose results an instruction takes."""
-        found = [self.find(operand) for operand in instruction.operand_ids]
-        return [operand for operand in found if operand is not None]
+        return [operand for operand in self.taken(instruction) if operand is not None]
 
     def first(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
         """The first operand; None where there is none."""
-        return next((self.find(operand) for operand in instruction.operand_ids), None)
+        operands = instruction.operand_ids
+        return self.find(operands[0]) if operands else None
 
     @functools.cached_property
     def _known_users(self) -> dict[int, dict[int, list[HloInstructionProto]]]:
@@ -103,12 +107,16 @@ class Graph:
 
     # --- fusions ----------------------------------------------------------------------------------
 
-    def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
-        """The computation inside a fusion (or an async call); None for other instructions."""
+    def inner(self, instruction: HloInstructionProto) -> HloComputationProto | None:
+        """The computation inside a fusion (or an async call), which is not entered."""
         if instruction.opcode not in _CALLS:
             return None
         called = instruction.called_computation_ids
-        inner = self.program.computations.get(called[0]) if called else None
+        return self.program.computations.get(called[0]) if called else None
+
+    def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
+        """The computation inside a fusion (or an async call); None for other instructions."""
+        inner = self.inner(instruction)
         if inner is not None and inner.id not in self._entered:
             self._entered.add(inner.id)
             self._inside |= {inside.id: inside for inside in inner.instructions}
@@ -202,9 +210,9 @@ class Graph:
         entry = self.program.entry
         return any(
             instruction.shape.element_type == TUPLE
-            for computation in self.program.proto.hlo_module.computations
-            if len(computation.instructions) >= _SHORTEST_BODY
-            and not computation.is_fusion_computation
+            for computation in self.program.listed
+            if not computation.is_fusion_computation
+            and len(computation.instructions) >= _SHORTEST_BODY
             and (entry is None or computation.id != entry.id)
             for instruction in computation.instructions
             if instruction.opcode == "parameter"

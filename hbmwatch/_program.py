@@ -59,9 +59,15 @@ class Program:
         return self.proto.buffer_assignment.buffer_allocations
 
     @functools.cached_property
+    def listed(self) -> tuple[HloComputationProto, ...]:
+        """The computations, in order; kept, as protobuf makes its objects anew where they are not.
+        """
+        return tuple(self.proto.hlo_module.computations)
+
+    @functools.cached_property
     def computations(self) -> dict[int, HloComputationProto]:
         """The computations, by id."""
-        return {computation.id: computation for computation in self.proto.hlo_module.computations}
+        return {computation.id: computation for computation in self.listed}
 
     @functools.cached_property
     def instructions(self) -> dict[int, HloInstructionProto]:
@@ -77,7 +83,7 @@ class Program:
         """The instructions inside of fusions, or outside, by id."""
         return {
             instruction.id: instruction
-            for computation in self.proto.hlo_module.computations
+            for computation in self.listed
             if computation.is_fusion_computation is fused
             for instruction in computation.instructions
         }
@@ -87,7 +93,7 @@ class Program:
         """The computation that an instruction is in, by the instruction's id."""
         return {
             instruction.id: computation
-            for computation in self.proto.hlo_module.computations
+            for computation in self.listed
             for instruction in computation.instructions
         }
 
@@ -120,7 +126,7 @@ class Program:
         """The entry computation; None where the module names none."""
         module = self.proto.hlo_module
         found = self.computations.get(module.entry_computation_id)
-        named = (c for c in module.computations if c.name == module.entry_computation_name)
+        named = (c for c in self.listed if c.name == module.entry_computation_name)
         return found if found is not None else next(named, None)
 
     @functools.cached_property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hbmwatch._graph import Graph
-from hbmwatch._protos import HloInstructionProto
+from hbmwatch._protos import HloComputationProto, HloInstructionProto
 
 # What breaks the element-by-element way from an argument to its update.
 _MIXES = frozenset(
@@ -94,14 +95,14 @@ def _operands(
         return ([start] if start is not None else []), 0
     if opcode == "custom-call" and at.custom_call_target == _PREFETCHED:
         return _sliced(graph, at), 0
-    if graph.fused(at) is None:
+    inner = graph.inner(at)
+    if inner is None:
         return ([] if opcode in _MIXES else graph.operands(at)), 0
     if at.id not in known:
-        known[at.id] = _masks(graph, at)
+        known[at.id] = _masks(inner)
     masks = known[at.id]
     mask = masks[index if index < len(masks) else 0] if masks else 0
-    passed = [graph.find(o) for i, o in enumerate(at.operand_ids) if mask >> i & 1]
-    return [one for one in passed if one is not None], 0
+    return [one for i, one in enumerate(graph.taken(at)) if mask >> i & 1 and one is not None], 0
 
 
 def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
@@ -112,24 +113,24 @@ def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProt
     return [source] if source is not None else []
 
 
-def _masks(graph: Graph, fusion: HloInstructionProto) -> list[int]:
+def _masks(inner: HloComputationProto) -> list[int]:
     """For each result of a fusion, the parameters that it is computed from element by element.
 
     A set of parameters is a number, with one bit for each.
     """
-    inner = graph.fused(fusion)
-    root = graph.fused_root(fusion)
-    if inner is None or root is None:
-        return []
     masks: dict[int, int] = {}
+    results: list[int] = []
     for instruction in inner.instructions:
-        opcode = instruction.opcode
+        opcode, at = instruction.opcode, instruction.id
+        operands: Sequence[int] = ()
         if opcode == "parameter":
-            masks[instruction.id] = 1 << instruction.parameter_number
+            masks[at] = 1 << instruction.parameter_number
         elif opcode not in _MIXES:
+            operands = instruction.operand_ids[:]
             mask = 0
-            for operand in instruction.operand_ids:
+            for operand in operands:
                 mask |= masks.get(operand, 0)
-            masks[instruction.id] = mask
-    results = root.operand_ids if root.opcode == "tuple" else [root.id]
+            masks[at] = mask
+        if at == inner.root_id:
+            results = operands if opcode == "tuple" else [at]
     return [masks.get(result, 0) for result in results]
