@@ -55,19 +55,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(AttributeError):  # a replaced stdout need not have it
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
+        if sys.stdout is None:  # the process was started with it closed
+            raise _Unusable("cannot write: stdout is closed")
         options = _parser().parse_args(argv)
         status: int = options.run(options)
         sys.stdout.flush()
     except (ProfileError, _Unusable) as error:
-        print(f"hbmwatch: {_render.clean(str(error), 2000)}", file=sys.stderr)
+        _say(str(error))
         return UNUSABLE
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit, which must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    except OSError as error:  # of stdout: a reader that went away, a full disk
+        _drop_output()
+        if isinstance(error, BrokenPipeError):
+            return BROKEN_PIPE
+        _say(str(error))
+        return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _say(sentence: str) -> None:
+    """One line on stderr, if there is one; print() takes stdout for a stderr that is closed."""
+    if sys.stderr is not None:
+        print(f"hbmwatch: {_render.clean(sentence, 2000)}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Python flushes stdout once more at exit, which must not fail again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # --- what can be asked ----------------------------------------------------------------------------
@@ -151,9 +167,12 @@ def _add_choice(command: Any) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not positive")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a positive number")
     return number
 
 
@@ -218,7 +237,7 @@ def _explain(options: argparse.Namespace) -> int:
     elif reports:
         print("\n\n".join(map(str, reports)))
     else:
-        print("hbmwatch: this text holds no out-of-memory error of a device", file=sys.stderr)
+        _say("this text holds no out-of-memory error of a device")
     return DONE if reports else NOTHING_FOUND
 
 
@@ -289,17 +308,29 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _peak_of(path: str, options: argparse.Namespace) -> PeakSummary:
     """The peak in a profile, or in a report that was saved as JSON."""
-    if path != "-" and not path.endswith(".json"):
+    if not _is_stored(path):
         return hbmwatch.load_peak_summary(
             path, module=options.module, memory_space=options.memory_space
         )
     try:
         report = OomReport.from_dict(json.loads(_read_text(path)))
-    except ValueError as error:  # JSONDecodeError is one
+    except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
         raise _Unusable(f"{path} holds no report: {error}") from error
     if report.summary is None:
         raise _Unusable(f"the report in {path} has no memory peak")
     return report.summary
+
+
+def _is_stored(path: str) -> bool:
+    """Whether a path is text and not a profile, which cannot begin with a brace."""
+    file = Path(path)
+    if path == "-" or path.endswith(".json") or file.is_fifo():
+        return True
+    try:
+        with file.open("rb") as opened:
+            return opened.read(1) == b"{"
+    except OSError:  # a folder, or nothing at all
+        return False
 
 
 def _save(report: OomReport, file: str) -> None:
@@ -323,8 +354,10 @@ def _read_text(file: str) -> str:
     """A log as text; what is not UTF-8 in it becomes the replacement character."""
     try:
         if file == "-":
+            if sys.stdin is None:
+                raise _Unusable("cannot read stdin: it is closed")
             if sys.stdin.isatty():
-                print("hbmwatch: paste the error, then press Ctrl-D", file=sys.stderr)
+                _say("paste the error, then press Ctrl-D")
             data = sys.stdin.buffer.read()
         else:
             data = Path(file).read_bytes()
@@ -338,7 +371,7 @@ def _read_text(file: str) -> str:
 @contextlib.contextmanager
 def _progress(what: str) -> Iterator[None]:
     """Says on the terminal what is being done, as soon as it has taken a second."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     line = f"hbmwatch: {what} ..."

@@ -9,6 +9,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,25 @@ def test_diff_compares_a_saved_report_and_a_profile(
     )
 
 
+@pytest.mark.parametrize("piped", [False, True], ids=["a name without .json", "a pipe"])
+def test_diff_knows_a_saved_report_by_its_text(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path, piped: bool
+) -> None:
+    """Also without the ending, and as the shell's `<(...)` hands it over."""
+    saved = tmp_path / "before"
+    text = run(capsys, "peak", str(profile), "--json")[1]
+    if piped:
+        os.mkfifo(saved)
+        writer = threading.Thread(target=saved.write_text, args=(text,))
+        writer.start()
+    else:
+        saved.write_text(text)
+    status, out, _ = run(capsys, "diff", str(saved), str(profile))
+    if piped:
+        writer.join(10)
+    assert (status, out.splitlines()[1:]) == (0, ["  the same buffers at the peak"])
+
+
 def test_diff_as_values(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
     """--json has the totals of both and no change between a profile and itself."""
     status, out, _ = run(capsys, "diff", str(profile), str(profile), "--json")
@@ -272,6 +292,7 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
     (tmp_path / "empty.xplane.pb").write_bytes(b"")
     (tmp_path / "log").write_text("all is well\n")
     (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "old.json").write_text('{"schema": 0}')
     (tmp_path / "message.json").write_text(json.dumps(OomReport(parse_ooms(LOG)[0]).to_dict()))
     return {"here": str(tmp_path), "profile": str(profile)}
@@ -291,9 +312,11 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
         (["peak", "{profile}", "--html", "{here}/no/x"], 3, "cannot write {here}/no/x: No such"),
         (["diff", "{profile}", "{here}/no"], 3, "there is no profile at {here}/no"),
         (["diff", "{here}/bad.json", "{profile}"], 3, "{here}/bad.json holds no report: Expecting"),
+        (["diff", "{here}/deep.json", "{profile}"], 3, "{here}/deep.json holds no report: maximum"),
         (["diff", "{here}/old.json", "{profile}"], 3, "holds no report: no report of schema 1"),
         (["diff", "{here}/message.json", "{profile}"], 3, "message.json has no memory peak"),
-        (["peak", "{profile}", "--top", "0"], 2, "argument --top: 0 is not positive"),
+        (["peak", "{profile}", "--top", "0"], 2, "argument --top: '0' is not a positive number"),
+        (["peak", "{profile}", "--top", "ten"], 2, "--top: 'ten' is not a positive number"),
         (["peak", "{profile}", "--memory-space", "ram"], 2, "invalid choice: 'ram'"),
         (["explode"], 2, "invalid choice: 'explode'"),
         ([], 2, "the following arguments are required: COMMAND"),
@@ -331,6 +354,31 @@ def test_a_reader_that_goes_away_is_no_traceback(profile: Path) -> None:
     ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "said"),
+    [
+        ("<&-", 3, "hbmwatch: cannot read stdin: it is closed\n"),
+        ("< log >&-", 3, "hbmwatch: cannot write: stdout is closed\n"),
+        ("< log 2>&- >/dev/null", 0, ""),
+        ("no 2>&-", 3, ""),
+        ("< log > /dev/full", 3, "hbmwatch: [Errno 28] No space left on device\n"),
+    ],
+)
+def test_closed_and_full_streams_are_no_traceback(
+    tmp_path: Path, redirection: str, status: int, said: str
+) -> None:
+    """One line where there is a stderr; nothing that is an error goes to stdout."""
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    (tmp_path / "log").write_text(LOG)
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(
+        ["bash", "-c", f'"$0" -m hbmwatch explain {redirection}', sys.executable],
+        cwd=tmp_path, env=here, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", said)
 
 
 def test_a_narrow_terminal_encoding_is_no_error(tmp_path: Path) -> None:
