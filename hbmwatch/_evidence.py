@@ -236,7 +236,8 @@ class Evidence:
         """The arguments of the batch, its length on one device, and the bytes that scale with it.
 
         The length is the first dimension of arguments that are no state; no argument may have it
-        as another dimension, nor the state as any. Of several the one with the most bytes.
+        as another dimension, nor the state as any, and it is no table's that is looked up. Of
+        several the one with the most bytes.
         """
         fixed = {size for a in self.arguments for size in a.dims[a.number not in self.state:]}
         given: dict[int, list[Argument]] = {}
@@ -245,12 +246,26 @@ class Evidence:
             if argument.number not in self.state and sizes and sizes[0] > 1:
                 if sizes[0] not in fixed:
                     given.setdefault(sizes[0], []).append(argument)
-        best: tuple[tuple[Argument, ...], int, int] = ((), 0, 0)
-        for length, arguments in given.items():
-            scaling = self._scaling(arguments[0])
-            if scaling > best[2]:
-                best = (tuple(arguments), length, scaling)
-        return best
+        rows = [(self._scaling(arguments[0]), length) for length, arguments in given.items()]
+        for scaling, length in sorted(rows, key=lambda row: -row[0]):
+            arguments = given[length]
+            if scaling and not (len(arguments) == 1 and self._is_table(arguments[0])):
+                return tuple(arguments), length, scaling
+        return (), 0, 0
+
+    def _is_table(self, argument: Argument) -> bool:
+        """Whether rows of an argument are looked up, as of an embedding."""
+        graph = self.flow.graph
+        users = graph.users_in(self.program.entry)
+        own = (p.instruction.id for p in graph.parameters if p.number == argument.number)
+        readers = [user for number in own for user in users.get(number, ())]
+        read = [inside for user in readers for inside in (user, *graph.everything_in(user))]
+        count = math.prod(argument.dims)
+        return any(
+            math.prod(table.shape.dimensions) == count
+            for gather in read if gather.opcode == "gather"
+            if (table := graph.first(gather)) is not None
+        )
 
     def _scaling(self, argument: Argument) -> int:
         """The bytes at the peak that scale with the first dimension of an argument."""

@@ -27,6 +27,8 @@ from hbmwatch._sizes import format_size
 _GATHERS = frozenset(
     "all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split()
 )
+# What the axis of tensor parallelism is called.
+_MODEL_AXES = frozenset("model mdl mp tp tensor tensor_parallel".split())
 
 Form = tuple[tuple[int, ...], int]
 
@@ -247,31 +249,37 @@ def _made_for(evidence: Evidence) -> int:
     return freed
 
 
-def _replicated_batch(evidence: Evidence) -> tuple[tuple[Argument, ...], int] | None:
-    """The batch's arguments if they are replicated, and what sharding them would free."""
+def _replicated_batch(evidence: Evidence) -> tuple[tuple[Argument, ...], int, str] | None:
+    """The batch's arguments if they are replicated, what sharding would free, and along what.
+
+    That every device of a tensor parallel axis has the whole batch is meant; an axis without a
+    name over which anything is laid may be one.
+    """
     arguments, length, scaling = evidence.batch
     whole = [a for a in arguments if is_replicated(a.sharding, len(a.dims))]
-    parts = max(
-        (size for size in evidence.axes.values() if length % size == 0), default=0
-    )
-    if not whole or len(whole) < len(arguments) or parts < 2 or not scaling:
+    laid = any(math.prod(a.tiles) > 1 for a in evidence.arguments)
+    free = {axis for axis in evidence.axes if axis not in _MODEL_AXES and (axis or not laid)}
+    axes = {axis: size for axis, size in evidence.axes.items()
+            if length % size == 0 and axis in free}
+    axis = max(axes, key=axes.__getitem__, default=None)
+    if axis is None or not whole or len(whole) < len(arguments) or not scaling:
         return None
-    return arguments, scaling - scaling // parts
+    return arguments, scaling - scaling // axes[axis], axis
 
 
 def _batch_finding(
-    evidence: Evidence, arguments: tuple[Argument, ...], saves: int
+    evidence: Evidence, arguments: tuple[Argument, ...], saves: int, axis: str
 ) -> Finding:
     """The finding on a batch of which every device does all."""
     paths = [argument.path for argument in arguments]
     _, length, scaling = evidence.batch
+    spec = f": NamedSharding(mesh, P({axis!r}))" if axis else ""
     return Finding(
         slug="replication",
         title=f"shard the batch: {some(paths)} is replicated, every device does all of it",
         evidence=f"{some(paths)} has its global length {length} on each of "
         f"{evidence.device_count} devices, and {format_size(scaling)} at the peak scale with it",
-        remedy="Shard the batch over the mesh's data axis: NamedSharding(mesh, P('data')) for it, "
-        "by in_shardings or device_put.",
+        remedy=f"Shard the batch over the mesh{spec}, by in_shardings or device_put.",
         saves_bytes=saves,
         certainty="derived",
         link=SHARDING,

@@ -590,6 +590,35 @@ def full_logits(fault: bool) -> Any:
     return on_one(train_step, params, tokens, tokens, donate_argnums=0)
 
 
+@case("logits", "mesh-transformer-jax: all positions are scored over a tensor parallel mesh")
+def scored_prompts(fault: bool) -> Any:
+    """No gradient: the table of tokens is looked up, and the prompts are on every chip on purpose.
+    """
+    over = mesh("tp")
+    whole = NamedSharding(over, P())
+
+    def score(params: Any, tokens: Any) -> Any:
+        x = params["table"][tokens]
+        x, _ = jax.lax.scan(lambda x, w: (x + jax.nn.gelu(x @ w[0]) @ w[1], None),
+                            x, (params["up"], params["down"]))
+
+        def likelihood(given: Any) -> Any:
+            logits = (given[0] @ params["table"].T).astype(jnp.float32)
+            likely = jax.nn.log_softmax(logits)
+            return jnp.take_along_axis(likely, given[1][..., None], -1)[..., 0]
+
+        return likelihood((x, tokens)) if fault else jax.lax.map(likelihood, (x, tokens))
+
+    columns, rows = NamedSharding(over, P(None, None, "tp")), NamedSharding(over, P(None, "tp"))
+    params = {
+        "table": sharded(whole, 50400, 4096, dtype=jnp.bfloat16),
+        "up": sharded(columns, 4, 4096, 16384, dtype=jnp.bfloat16),
+        "down": sharded(rows, 4, 16384, 4096, dtype=jnp.bfloat16),
+    }
+    tokens = sharded(whole, 48, 2048, dtype=jnp.int32)
+    return jax.jit(score, out_shardings=whole).lower(params, tokens)
+
+
 @case("attention-scores", "erfanzar/EasyDeL#166")
 def attention_scores(fault: bool) -> Any:
     """Self attention over 8192 tokens makes the whole matrix of scores."""
