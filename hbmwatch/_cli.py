@@ -29,7 +29,7 @@ DONE, NOTHING_FOUND, UNUSABLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 3, 130, 141
 _EXIT_CODES = """\
 exit status:
   0    done
-  1    nothing to show: the text holds no out-of-memory error
+  1    nothing to show: no out-of-memory error in the text, or in the demo
   2    wrong usage
   3    a file is missing, empty or damaged, has no such module, or cannot be written
   130  interrupted

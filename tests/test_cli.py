@@ -252,6 +252,22 @@ def test_demo_runs_the_demo(
     assert out.startswith("The program of https://openxla.org/xla/oom_debugging, on cpu")
 
 
+@pytest.mark.parametrize(
+    ("topology", "status", "said"),
+    [
+        ("v5e:2x2", 0, b"ran out of HBM while compiling for TPU v5 lite"),
+        ("nonsense", 1, b"no compiler for 'nonsense' here"),
+    ],
+)
+def test_demo_compiles_for_a_topology(topology: str, status: int, said: bytes) -> None:
+    """Without a TPU, the TPU compiler's failure is shown; a topology that is none is refused."""
+    if reason := programs.why_not("tpu"):
+        pytest.skip(reason)
+    ended = started("demo", "--topology", topology)
+    assert ended.returncode == status
+    assert said in (ended.stderr if status else ended.stdout)
+
+
 def test_version_names_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     """hbmwatch first, then jax, jaxlib and what else is there, none of which is imported."""
     status, out, _ = run(capsys, "--version")
