@@ -10,8 +10,8 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from hbmwatch._graph import MOVES, Graph, elements
 from hbmwatch._hlo import Program, source_of
@@ -34,8 +34,7 @@ _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 Family = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(NamedTuple):
     """A buffer at the peak, with what the program tells about it.
 
     Attributes:
@@ -259,42 +258,25 @@ class Flow:
         return origin(self.graph, start, math.prod(live.dims), live.element_type)
 
     @functools.cached_property
-    def _users(self) -> dict[int, list[HloInstructionProto]]:
-        """The users of what the program makes for the peak, and of what is moved from it, by id.
-
-        Operands come before their users, so that one pass finds them all.
-        """
-        least = self.summary.peak_bytes // 1000
-        wanted = {live.instruction.id for live in self.live if live.op.kind == "temporary"
-                  or live.op.kind != "parameter" and live.size_bytes >= least}
-        users: dict[int, list[HloInstructionProto]] = {}
+    def _users(self) -> tuple[Mapping[int, Sequence[HloInstructionProto]], ...]:
+        """The users of each instruction by its id, for the entry computation and each loop."""
         bodies = {c for loop in self.graph.loops for c in loop.called_computation_ids}
-        entry = self.program.entry
-        computations = [entry] if entry is not None else []
-        computations += [c for i in bodies if (c := self.program.computations.get(i)) is not None]
-        apart = wanted.isdisjoint
-        for computation in computations:
-            for instruction in computation.instructions:
-                operands = instruction.operand_ids[:]  # a list is quicker to go through
-                if apart(operands):
-                    continue
-                for operand in wanted.intersection(operands):
-                    users.setdefault(operand, []).append(instruction)
-                if instruction.opcode in MOVES or instruction.opcode == "sort":
-                    wanted.add(instruction.id)
-        return users
+        inner = (self.program.computations.get(body) for body in bodies)
+        return tuple(map(self.graph.users_in, (self.program.entry, *inner)))
 
     def uses(self, live: Live) -> tuple[HloInstructionProto, ...]:
         """The instructions that read a buffer, behind copies, with those in fusions.
 
-        Args:
-            live: The buffer, which is no argument of the program.
+        None of a small buffer that is no temporary.
         """
+        if live.op.kind != "temporary" and live.size_bytes < self.summary.peak_bytes // 1000:
+            return ()
         seen: set[int] = set()
         todo = [live.instruction]
         found: list[HloInstructionProto] = []
         while todo and len(seen) < 60:
-            for user in self._users.get(todo.pop().id, ()):
+            at = todo.pop().id
+            for user in (user for users in self._users for user in users.get(at, ())):
                 if user.id in seen:
                     continue
                 seen.add(user.id)

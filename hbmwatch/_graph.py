@@ -5,6 +5,7 @@ Fusions hold two thirds of a program. They are read when a walk enters them, and
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 from collections.abc import Iterable
@@ -98,11 +99,11 @@ class Graph:
         if computation is None:
             return {}
         if computation.id not in self._known_users:
-            users: dict[int, list[HloInstructionProto]] = {}
+            users = collections.defaultdict[int, list[HloInstructionProto]](list)
             for instruction in computation.instructions:
-                for operand in instruction.operand_ids:
-                    users.setdefault(operand, []).append(instruction)
-            self._known_users[computation.id] = users
+                for operand in instruction.operand_ids[:]:  # a list is quicker to go through
+                    users[operand].append(instruction)
+            self._known_users[computation.id] = dict(users)
         return self._known_users[computation.id]
 
     # --- fusions ----------------------------------------------------------------------------------

@@ -65,9 +65,10 @@ def undonated(evidence: Evidence) -> list[tuple[Argument, Output]]:
     """
     donated = {a.number for a in evidence.arguments if a.leaf is not None and a.leaf.donated}
     donated |= {donor.parameter_number for donor in evidence.program.donors}
+    updated = evidence.flow.updated - donated
     kept: dict[Form, list[Argument]] = {}
     for argument in evidence.arguments:
-        if argument.number in evidence.flow.updated - donated and argument.in_hbm:
+        if argument.number in updated and argument.in_hbm:
             if not argument.aliased:
                 kept.setdefault((argument.dims, argument.element_type), []).append(argument)
     free: dict[Form, list[Output]] = {}

@@ -163,12 +163,17 @@ def _role(
 
 def _by_path(summary: PeakSummary) -> dict[str, int]:
     """Bytes by pytree path, cut where a dozen rows hold them; what is no argument in brackets."""
+    whole: dict[tuple[str | None, str], int] = {}
+    for op in summary.ops:
+        path = op.path
+        row = path, "" if path else _bracket(op)
+        whole[row] = whole.get(row, 0) + op.size_bytes
     fitting: dict[str, int] = {}
     for depth in range(1, _DEEPEST + 1):
         rows: dict[str, int] = {}
-        for op in summary.ops:
-            name = cut(op.path, depth) if op.path else _bracket(op)
-            rows[name] = rows.get(name, 0) + op.size_bytes
+        for (named, bracket), size in whole.items():
+            name = cut(named, depth) if named else bracket
+            rows[name] = rows.get(name, 0) + size
         if fitting and (len(rows) > _ROWS or len(rows) == len(fitting)):
             break
         fitting = rows

@@ -119,7 +119,7 @@ def _masks(inner: HloComputationProto) -> list[int]:
     A set of parameters is a number, with one bit for each.
     """
     masks: dict[int, int] = {}
-    results: list[int] = []
+    results: Sequence[int] = ()
     for instruction in inner.instructions:
         opcode, at = instruction.opcode, instruction.id
         operands: Sequence[int] = ()
