@@ -249,6 +249,12 @@ def test_ordinary_buffers_get_the_aggregate_alone() -> None:
     assert "over by" in finding.title
 
 
+def test_no_batch_is_named_where_none_would_fit() -> None:
+    """Where what does not scale is too much already, the aggregate does not speak of a batch."""
+    (finding,) = explained("named_blocks", fault=False).findings
+    assert (finding.slug, "would fit" in finding.evidence) == ("aggregate", False)
+
+
 def test_arguments_that_are_too_much_alone_are_told() -> None:
     """Arguments above the limit are a finding, after what would make them smaller."""
     weights = [array(8192, 8192)] * 70
