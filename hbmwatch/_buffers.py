@@ -20,6 +20,8 @@ _F32, _U32 = 11, 8
 # So many equal buffers of a forward pass are one of each layer; others, of each step of a loop.
 _LAYERS, _STEPS = 3, 4
 _EXPANDS, _ALL_PAIRS = 2, 16
+# Pairs have as many others to each; fewer are a dimension of features or states.
+_OTHERS = 32
 _PADDED = 2.0
 _RANDOM = ("random_bits", "threefry", "rng_bit_generator", "_uniform", "_normal", "_gumbel",
            "_bernoulli", "_truncated_normal", "random_gamma", "_shuffle")
@@ -371,7 +373,7 @@ def _is_pairwise(
     parts = []
     for leaf in spread:
         part = evidence.flow.graph.first(leaf)
-        if part is not None and elements(part.shape) * 8 <= elements(leaf.shape):
+        if part is not None and elements(part.shape) * _OTHERS <= elements(leaf.shape):
             parts.append(elements(part.shape))
     whole = elements(spread[0].shape)
     return len(parts) > 1 and math.prod(sorted(parts)[-2:]) >= whole and not (

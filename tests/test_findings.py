@@ -255,6 +255,17 @@ def test_no_batch_is_named_where_none_would_fit() -> None:
     assert (finding.slug, "would fit" in finding.evidence) == ("aggregate", False)
 
 
+def test_a_few_features_to_each_are_no_pairs() -> None:
+    """Rows that meet only 16 states are an expansion, not all pairs of two long dimensions."""
+
+    def expand(x: Any, states: Any) -> Any:
+        return jnp.sort(jnp.exp(x[:, :, None] * states), 0)
+
+    for states, pairs in ((16, False), (512, True)):
+        lowered = on_one(expand, array((1 << 22) // states, 512), array(512, states))
+        assert ("pairwise" in slugs(explain(lowered, TINY_MIB).findings)) == pairs
+
+
 def test_arguments_that_are_too_much_alone_are_told() -> None:
     """Arguments above the limit are a finding, after what would make them smaller."""
     weights = [array(8192, 8192)] * 70
