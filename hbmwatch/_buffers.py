@@ -28,6 +28,7 @@ _RANDOM = ("random_bits", "threefry", "rng_bit_generator", "_uniform", "_normal"
 _ONLY_MOVES = frozenset(
     "parameter copy transpose bitcast reshape fusion copy-start copy-done".split()
 )
+_ONLY_CUTS = _ONLY_MOVES | {"slice", "tuple", "get-tuple-element"}
 _SOFTMAX = ("softmax", "logsumexp", "reduce_max", "argmax", "take_along_axis", "cross_entropy")
 _RANDOM_OPS = frozenset(("xor", "shift-left", "shift-right-logical"))
 
@@ -189,7 +190,8 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
         "one_hot" in names or not _is_pairwise(evidence, leaves, origin)
     ):
         return "one-hot"
-    if count >= _STEPS and not waits and _is_partial(evidence, live, count):
+    partial = count >= _STEPS and not waits and not _is_piece(origin)
+    if partial and _is_partial(evidence, live, count):
         return "unrolled-loop"
     product = _product(evidence, live, origin, leaves, uses)
     if product:
@@ -404,6 +406,12 @@ def _argument_kind(live: Live, origin: Origin) -> str:
     if live.op.kind == "temporary" and moved:
         return "layout-copy"
     return ""
+
+
+def _is_piece(origin: Origin) -> bool:
+    """Whether a buffer is a part of another, and nothing was computed for it."""
+    cut = {leaf.instruction.opcode for leaf in origin.leaves} == {"slice"}
+    return cut and origin.chain <= _ONLY_CUTS
 
 
 def _is_partial(evidence: Evidence, live: Live, count: int) -> bool:

@@ -266,6 +266,16 @@ def test_a_few_features_to_each_are_no_pairs() -> None:
         assert ("pairwise" in slugs(explain(lowered, TINY_MIB).findings)) == pairs
 
 
+def test_a_gather_in_pieces_is_no_loop() -> None:
+    """The compiler cuts an argument up for one gather; no loop of the program is unrolled."""
+
+    def project(x: Any, w: Any, index: Any) -> Any:
+        return jnp.einsum("id,ic->dc", x.T[index], w)
+
+    given = [array(131072, 16384), array(4096, 16), array(4096, dtype=jnp.int32)]
+    assert slugs(explain(on_one(project, *given)).findings) == ["layout-copy"]
+
+
 def test_arguments_that_are_too_much_alone_are_told() -> None:
     """Arguments above the limit are a finding, after what would make them smaller."""
     weights = [array(8192, 8192)] * 70
