@@ -187,6 +187,7 @@ def _add_demo(commands: Any) -> None:
     command.add_argument(
         "--topology", metavar="T", help="compile for this TPU, such as v5e:2x2; needs no TPU"
     )
+    _add_json(command)
 
 
 def _command(commands: Any, name: str, run: Any, what: str, examples: str) -> Any:
@@ -343,7 +344,7 @@ def _save(report: OomReport, file: str) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from hbmwatch import _demo as demo
 
-    return demo.run(options.topology)
+    return demo.run(options.topology, options.json)
 
 
 def _print_json(value: object) -> None:

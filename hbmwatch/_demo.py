@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -10,18 +11,20 @@ from typing import Any
 _PAGE = "https://openxla.org/xla/oom_debugging"
 
 
-def run(topology: str | None = None) -> int:
+def run(topology: str | None = None, as_json: bool = False) -> int:
     """Run the page's program out of memory and print what HbmOomError says.
 
     Args:
         topology: A TPU topology ("v5e:2x2") to compile for, by libtpu and without a TPU; None runs
             it on the device that is there.
+        as_json: Print the report as JSON, and nothing else.
 
     Returns:
         The exit code: 0, or 1 where it did not run out of memory or cannot be run.
     """
     if topology is not None:
         _without_a_tpu()
+    os.environ.pop("HBMWATCH_DISABLE", None)  # a demo of nothing is none
     # A plugin whose device is not there would otherwise print a traceback around the report.
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
     import jax
@@ -33,17 +36,25 @@ def run(topology: str | None = None) -> int:
     except Exception as error:
         print(f"hbmwatch demo: no compiler for {topology!r} here: {error}", file=sys.stderr)
         return 1
+    if not as_json:
+        _announce(topology)
+    try:
+        jax.block_until_ready(program())
+    except HbmOomError as oom:
+        text = f"{oom.message.text}\n\n{oom.report}"
+        print(json.dumps(oom.report.to_dict(), indent=2) if as_json else text)
+        return 0
+    print("hbmwatch demo: the program did not run out of memory", file=sys.stderr)
+    return 1
+
+
+def _announce(topology: str | None) -> None:
+    import jax
+
     where = f"for a {topology} topology" if topology else f"on {jax.devices()[0].device_kind}"
     print(f"The program of {_PAGE}, {where}:\n")
     print("    a = jax.random.normal(jax.random.PRNGKey(1), shape, dtype=jnp.bfloat16)")
     print("    return a @ a\n")
-    try:
-        jax.block_until_ready(program())
-    except HbmOomError as oom:
-        print(f"{oom.message.text}\n\n{oom.report}")
-        return 0
-    print("hbmwatch demo: the program did not run out of memory", file=sys.stderr)
-    return 1
 
 
 def _without_a_tpu() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -498,7 +499,7 @@ def _text(report: OomReport) -> str:
 def _foot(report: OomReport) -> str:
     lines = []
     if report.logdir is not None:
-        command = f"xprof --logdir={report.logdir} --port=6006"
+        command = f"xprof --logdir={shlex.quote(report.logdir)} --port=6006"
         lines.append(f"Profile, for XProf's Memory Viewer: <code>{_e(command)}</code>")
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines += [_e(versions)] if versions else []

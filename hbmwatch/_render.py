@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,8 @@ def report_text(report: OomReport) -> str:
     lines += _sentences("note", report.notes)
     lines += _sentences("not known", report.missing)
     if report.logdir is not None and report.summary is not None:
-        command = f"profile: xprof --logdir={clean(report.logdir, 200)} --port=6006"
+        folder = clean(shlex.quote(report.logdir), 200)
+        command = f"profile: xprof --logdir={folder} --port=6006"
         lines += _wrapped(command, whole_words=True)
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
     lines += _wrapped(clean(_versions(report), 300))

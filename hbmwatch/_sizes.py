@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+_LARGEST = 2**1000  # of what a float can hold
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 # Bounded, for int() refuses numbers of thousands of digits.
@@ -65,7 +66,7 @@ def _known(size_bytes: int, resolution_bytes: int) -> Size | None:
 
 def format_size(size_bytes: int) -> str:
     """A size for a person: "0 B", "1.5 MiB", "256 MiB", "15.75 GiB" (base 1024)."""
-    magnitude = float(abs(size_bytes))
+    magnitude = float(min(abs(size_bytes), _LARGEST))
     unit = 0
     while magnitude >= 1024 and unit < len(_UNITS) - 1:
         magnitude /= 1024

@@ -251,6 +251,11 @@ def test_demo_runs_the_demo(
     assert status == 0
     assert out.startswith("The program of https://openxla.org/xla/oom_debugging, on cpu")
 
+    status, out, _ = run(capsys, "demo", "--json")
+    report = OomReport.from_dict(json.loads(out))
+    assert status == 0
+    assert report.function == "oom" and report.summary is not None
+
 
 @pytest.mark.parametrize(
     ("topology", "status", "said"),
