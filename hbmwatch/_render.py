@@ -115,7 +115,8 @@ def summary_text(summary: PeakSummary) -> str:
     module = f"{clean(summary.module, 60)}"
     space = _SPACES.get(summary.memory_space, summary.memory_space)
     head = f"{module}: {format_size(summary.peak_bytes)} of {space} at the peak{_point(summary)}"
-    return "\n".join([head, f"  {_by_kind(summary)}", *_buffer_rows(summary, summary.top)])
+    kinds = _packed(_by_kind(summary), indent=2)
+    return "\n".join([head, *kinds, *_buffer_rows(summary, summary.top)])
 
 
 def report_text(report: OomReport) -> str:
@@ -160,13 +161,24 @@ def _program_lines(report: OomReport, summary: PeakSummary) -> list[str]:
     named = [f"{_where(op, count > 1)[0]} {_shape(op)}" for count, op in arguments[:3]]
     more = sum(count for count, _ in arguments[3:])
     named += [f"{more} more"] if more else []
-    lines = [f"{head}{_point(summary)}:", *_wrapped(_by_kind(summary), indent=4, hang=0)]
+    lines = [f"{head}{_point(summary)}:", *_packed(_by_kind(summary), indent=4)]
     lines += _wrapped(clean(f"arguments: {', '.join(named)}", 2 * _WIDTH)) if arguments else []
     space = "" if summary.memory_space == "hbm" else f" in {summary.memory_space}"
     return [*lines, f"  largest buffers at the peak{space}", *_buffer_rows(summary, report.top)]
 
 
-def _by_kind(summary: PeakSummary) -> str:
+def _packed(items: Iterable[str], indent: int) -> list[str]:
+    """Items side by side, on as few lines as hold them whole."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 3 + len(item) <= _WIDTH:
+            lines[-1] += f"   {item}"
+        else:
+            lines.append(" " * indent + item)
+    return lines
+
+
+def _by_kind(summary: PeakSummary) -> list[str]:
     """What is live at the peak, by allocation type, and how much of it is padding."""
     totals: dict[str, int] = {}
     for op in summary.ops:
@@ -174,7 +186,7 @@ def _by_kind(summary: PeakSummary) -> str:
         totals[name] = totals.get(name, 0) + op.size_bytes
     totals = dict(sorted(totals.items(), key=lambda item: -item[1]))
     totals["padding"] = sum(op.padding_bytes for op in summary.ops if op.instruction)
-    return "   ".join(f"{name} {format_size(total)}" for name, total in totals.items())
+    return [f"{name} {format_size(total)}" for name, total in totals.items()]
 
 
 def _buffer_rows(summary: PeakSummary, top: int) -> list[str]:
