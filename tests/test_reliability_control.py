@@ -240,7 +240,7 @@ def test_what_asks_to_stop_during_the_report_gets_out_at_once(name: str, tmp_pat
 
 
 HAMMERED = """
-import signal, time
+import signal, time, traceback
 step = watch_hbm(fill, logdir=sys.argv[1])
 def once():
     try:
@@ -248,6 +248,11 @@ def once():
     except HbmOomError:
         return "oom"
     except KeyboardInterrupt:
+        return "interrupt"
+    except Exception as error:
+        # Where it interrupts a comparison in JAX's C++ cache, JAX makes another error of it.
+        if "KeyboardInterrupt" not in "".join(traceback.format_exception(error)):
+            raise
         return "interrupt"
 once()
 seen = []
