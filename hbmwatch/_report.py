@@ -164,15 +164,15 @@ def _summary(
     """The peak in the memory space that ran out; None where the program has nothing in it."""
     named = message.memory_space or "hbm"
     space = named if message.platform == "tpu" and named in _terms.MEMORY_SPACES else "hbm"
-    own = _hlo.peak_summary
-    summary = missing.attempt("the memory peak", None, own, captured.program, space)
+    own, program = _hlo.peak_summary, captured.program
+    summary = missing.attempt("the memory peak", None, own, program, space)
     if summary is None:
         summary = missing.attempt(
             "the memory peak by XProf",
             None,
             _xprof.peak_summary,
             captured.xspace,
-            captured.program.name,
+            f"{program.module}({program.program_id})",  # as the profile that we keep names it
             space,
             timeout_s=_SECOND_READER_SECONDS,
         )

@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import HbmOomError, OomReport, _profiler, _report, watch_hbm
+from hbmwatch import HbmOomError, OomReport, ProfileError, _profiler, _report, watch_hbm
 from hbmwatch._protos import HloProto, message_class
 from hbmwatch._xspace import make_xspace, read_modules
+
+from tests import programs
 
 SIDE = 2**24
 PEAK = 2**50 + 32
@@ -156,6 +158,27 @@ def test_a_program_that_no_reader_reads(
     assert own.startswith("the memory peak: ") and "event of kind 7" in own
     assert second.startswith("the memory peak by XProf: ") and said in second
     assert capfd.readouterr().err == ""
+
+
+@programs.needs_xprof
+def test_a_dumped_program_that_our_reader_refuses_is_read_by_xprof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XProf is asked for the module by the name that it has in the kept profile.
+
+    The refusal is a stand-in: what makes our reader refuse, XProf refuses too.
+    """
+
+    def refuse(*_: object) -> None:
+        raise ProfileError("refused")
+
+    collects(monkeypatch, lambda data: b"")
+    monkeypatch.setattr("hbmwatch._hlo.peak_summary", refuse)
+
+    made = report(tmp_path)
+
+    assert made.summary is not None and made.summary.peak_bytes == PEAK
+    assert made.missing == ("the memory peak: refused",)
 
 
 def test_nothing_is_printed_beyond_what_the_bare_call_prints(tmp_path: Path) -> None:
