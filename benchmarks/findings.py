@@ -7,6 +7,7 @@ roll-up and the findings, against reading the program and its peak, which a fail
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 from benchmarks._timing import table, versions
 from hbmwatch import _findings, _hlo, _profiler, _rollup
 from hbmwatch._call import call_info
-from hbmwatch._flow import Flow
+from hbmwatch._evidence import Evidence
 from hbmwatch._records import OomMessage
 from tests import oom_programs
 
@@ -73,11 +74,12 @@ def main() -> int:
     )
 
     def conclude(program: _hlo.Program, summary: Any) -> None:
-        flow = Flow(program, summary)
+        evidence = Evidence(program, summary, message, call)
         _rollup.breakdown(program, summary, message)
-        _rollup.rollup(program, summary, flow)
-        _findings.find(program, summary, message, call, flow)
+        _rollup.rollup(_rollup.with_roles(evidence))
+        _findings.find(evidence)
 
+    gc.disable()  # as a report does
     seconds: dict[str, list[float]] = {"read": [], "conclude": []}
     for _ in range(RUNS):
         start = time.thread_time()

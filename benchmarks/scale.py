@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks._timing import fastest, table, versions
 from hbmwatch import OomReport, _findings, _hlo, _rollup
+from hbmwatch._evidence import Evidence
 from hbmwatch._message import parse_oom
 from hbmwatch._protos import HloProto, message_class
 from hbmwatch._records import OomMessage
@@ -98,8 +99,8 @@ def phases(proto: bytes) -> dict[str, Callable[[Any], Any]]:
         "summary": lambda program: (program, _hlo.peak_summary(program)),
         "findings": lambda given: (
             given[1],
-            _rollup.rollup(*given),
-            _findings.find(given[0], given[1], message),
+            _rollup.rollup(_rollup.with_roles(evidence := Evidence(given[0], given[1], message))),
+            _findings.find(evidence),
         ),
         "text": lambda given: str(
             OomReport(message=message, summary=given[0], rollup=given[1], findings=given[2])

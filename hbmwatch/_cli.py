@@ -282,16 +282,16 @@ def _peak_report(options: argparse.Namespace) -> OomReport:
 
 def _with_findings(report: OomReport, program: Any, summary: PeakSummary) -> OomReport:
     from hbmwatch import _findings, _rollup
-    from hbmwatch._flow import Flow
+    from hbmwatch._evidence import Evidence
 
-    flow = Flow(program, summary)
-    summary = _rollup.with_roles(program, dataclasses.replace(summary, top=report.top), flow)
+    evidence = Evidence(program, dataclasses.replace(summary, top=report.top), report.message)
+    summary = _rollup.with_roles(evidence)
     return dataclasses.replace(
         report,
         summary=summary,
-        rollup=_rollup.rollup(program, summary, flow),
+        rollup=_rollup.rollup(summary),
         breakdown=_rollup.breakdown(program, summary, report.message),
-        findings=_findings.find(program, summary, report.message, None, flow),
+        findings=_findings.find(evidence),
     )
 
 

@@ -18,7 +18,7 @@ from hbmwatch._protos import (
     OpSharding,
     ShapeProto,
 )
-from hbmwatch._records import OomMessage, PeakSummary
+from hbmwatch._records import DeviceMemory, OomMessage, PeakSummary
 
 # HBM is color 0. A finding below a tenth of what is missing, or a fiftieth of the peak, is noise.
 _HBM = 0
@@ -109,13 +109,26 @@ class Output:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A failing program, its peak's dataflow, and what is known of its call and its error."""
+    """What findings and roles follow from; everything derived is made on demand.
+
+    Attributes:
+        program: The failing program.
+        summary: Its memory peak in HBM.
+        message: The error's text, for the limit.
+        call: What is known of the call; paths of arguments come from the program without it.
+        device: What else was on the device, for the room that the program had at run time.
+    """
 
     program: Program
     summary: PeakSummary
-    message: OomMessage
-    call: CallInfo | None
-    flow: Flow
+    message: OomMessage = OomMessage("")
+    call: CallInfo | None = None
+    device: DeviceMemory | None = None
+
+    @functools.cached_property
+    def flow(self) -> Flow:
+        """The dataflow around the peak."""
+        return Flow(self.program, self.summary)
 
     @property
     def live(self) -> tuple[Live, ...]:
@@ -128,14 +141,22 @@ class Evidence:
         return self.summary.peak_bytes
 
     @functools.cached_property
+    def limit_bytes(self) -> int | None:
+        """What the device has for the program: the message's limit, or what others leave of it."""
+        said, device = self.message.limit_bytes, self.device
+        if said is not None or device is None or device.limit_bytes is None:
+            return said
+        return max(0, device.limit_bytes - sum(group.size_bytes for group in device.live))
+
+    @functools.cached_property
     def missing_bytes(self) -> int | None:
         """By how much the program is over what the device offers; None where that is not known."""
         if self.message.exceeded_by_bytes is not None:
             return max(self.message.exceeded_by_bytes, 0)
         used = self.message.used_bytes or self.summary.total_allocation_bytes
-        if self.message.limit_bytes is None or used <= self.message.limit_bytes:
+        if self.limit_bytes is None or used <= self.limit_bytes:
             return None
-        return used - self.message.limit_bytes
+        return used - self.limit_bytes
 
     @property
     def worth_bytes(self) -> int:

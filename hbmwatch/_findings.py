@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 
 from hbmwatch import _backward, _buffers, _leaves
-from hbmwatch._call import CallInfo
 from hbmwatch._evidence import ERROR_1000, Evidence, counted, lines, some
-from hbmwatch._flow import Flow, Live
-from hbmwatch._hlo import Program
+from hbmwatch._flow import Live
 from hbmwatch._origin import FLOAT_BITS
-from hbmwatch._records import DeviceMemory, Finding, OomMessage, PeakOp, PeakSummary
+from hbmwatch._records import Finding, OomMessage, PeakOp
 from hbmwatch._sizes import format_size
 
 # The order of suspicion: how often a thing of this kind was the matter where its bytes were there.
@@ -49,26 +46,9 @@ _TILES = re.compile(r"T\((?:(\d+),)?(\d+)\)")
 _ENDS = 0.6
 
 
-def find(
-    program: Program,
-    summary: PeakSummary,
-    message: OomMessage,
-    call: CallInfo | None = None,
-    flow: Flow | None = None,
-    device: DeviceMemory | None = None,
-) -> tuple[Finding, ...]:
+def find(evidence: Evidence) -> tuple[Finding, ...]:
     """What to change, what is worth most first; the aggregate alone where every buffer is ordinary.
-
-    Args:
-        program: The failing program.
-        summary: Its memory peak in HBM.
-        message: The error's text, for the limit.
-        call: What is known of the call; paths of arguments come from the program without it.
-        flow: The dataflow around the peak, where there is one already.
-        device: What else was on the device, for the room that the program had at run time.
     """
-    message = dataclasses.replace(message, limit_bytes=_room(message, device))
-    evidence = Evidence(program, summary, message, call, flow or Flow(program, summary))
     makers: tuple[Callable[[Evidence], Finding | None], ...] = (
         _leaves.donation,
         _leaves.donation_unusable,
@@ -93,13 +73,6 @@ def find(
             found = [last]
     worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes] or found
     return tuple(sorted(worth, key=lambda finding: -_rank(evidence, finding)))
-
-
-def _room(message: OomMessage, device: DeviceMemory | None) -> int | None:
-    """What the device has for this program: the message's limit, or what others leave of it."""
-    if message.limit_bytes is not None or device is None or device.limit_bytes is None:
-        return message.limit_bytes
-    return max(0, device.limit_bytes - sum(group.size_bytes for group in device.live))
 
 
 def of_message(message: OomMessage) -> tuple[Finding, ...]:
@@ -265,7 +238,7 @@ def _is_idle(evidence: Evidence, live: Live, points: int) -> bool:
 def aggregate(evidence: Evidence) -> Finding:
     """No single cause: how the bytes scale with the batch, and which batch would fit."""
     arguments, length, scaling = evidence.batch
-    limit, missing = evidence.message.limit_bytes, evidence.missing_bytes
+    limit, missing = evidence.limit_bytes, evidence.missing_bytes
     over = f"over by {format_size(missing)}" if missing else "at its limit"
     fits = ""
     if arguments and limit is not None and missing and scaling:

@@ -114,13 +114,7 @@ class Flow:
     @functools.cached_property
     def live(self) -> tuple[Live, ...]:
         """The buffers at the peak whose instruction is known, in program order."""
-        sizes = {op.size_bytes for op in self.summary.ops}
-        owners = {
-            buffer.instruction.name: buffer.instruction
-            for buffer in self.program.buffers.values()
-            if buffer.proto.size in sizes
-        }
-        return tuple(self._lives(owners))
+        return tuple(self._lives())
 
     @functools.cached_property
     def families(self) -> Counter[Family]:
@@ -148,8 +142,17 @@ class Flow:
         weights = {parameter.dims for parameter in self.graph.parameters}
         return self.families[live.family] >= _LAYERS and live.dims not in weights
 
-    def _lives(self, owners: dict[str, HloInstructionProto]) -> Iterator[Live]:
+    def _owners(self) -> dict[str, HloInstructionProto]:
+        """The instructions of the rows, by name; looked for in all, where XProf made the rows."""
+        names = {op.instruction.partition("{")[0] for op in self.summary.ops if op.instruction}
+        if names <= self.program.shown.keys():
+            return self.program.shown
+        defining = (buffer.instruction for buffer in self.program.buffers())
+        return {instruction.name: instruction for instruction in defining}
+
+    def _lives(self) -> Iterator[Live]:
         """The buffers with what is known about them; not the row of small ones."""
+        owners = self._owners()
         kinds: dict[str, tuple[int, tuple[int, ...]]] = {}
         for op in self.summary.ops:
             name, _, rest = op.instruction.partition("{")
@@ -175,9 +178,9 @@ class Flow:
     @functools.cached_property
     def op_names(self) -> frozenset[str]:
         """The op_names at the peak, and of a sample of the program that is all of a small one."""
-        outside = list(self.program.outside.values())
-        sample = outside[:: max(1, len(outside) // _SAMPLE)]
-        named = {instruction.metadata.op_name for instruction in sample}
+        running = [self.program.inside(computation) for computation in self.graph.running]
+        step = max(1, sum(map(len, running)) // _SAMPLE)
+        named = {i.metadata.op_name for instructions in running for i in instructions[::step]}
         return frozenset(named | {op.op_name for op in self.summary.ops})
 
     @functools.cached_property
@@ -209,9 +212,8 @@ class Flow:
     @functools.cached_property
     def order(self) -> dict[int, int]:
         """The place of the entry computation's instructions in its schedule, by id."""
-        entry = self.program.entry
-        instructions = entry.instructions if entry is not None else ()
-        return {instruction.id: place for place, instruction in enumerate(instructions)}
+        scheduled = self.program.scheduled
+        return {instruction.id: place for place, instruction in enumerate(scheduled)}
 
     # --- names ------------------------------------------------------------------------------------
 

@@ -1,14 +1,11 @@
-"""A module's instructions as a graph: operands, fusions, loops; entered only where asked.
-
-Fusions hold two thirds of a program. They are read when a walk enters them, and not before.
-"""
+"""A module's instructions as a graph: operands, users, fusions, loops; read only where asked."""
 
 from __future__ import annotations
 
 import collections
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hbmwatch._hlo import Program
@@ -27,9 +24,10 @@ MOVES = frozenset(
 )
 _INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
 _DEEPEST = 300
-_SHORTEST_BODY = 4
 _HBM = 0
 _CALLS = frozenset(("fusion", "async-start", "call"))
+# What runs other computations, loops perhaps among them.
+_NESTS = frozenset(("while", "call", "conditional"))
 _PLAIN = MOVES | {"parameter"}
 
 
@@ -54,6 +52,18 @@ class Result(NamedTuple):
     instruction: HloInstructionProto | None
 
 
+class _Scan(NamedTuple):
+    """What one look at each instruction of a computation tells.
+
+    Attributes:
+        users: The users of each instruction, by the latter's id.
+        nests: The instructions that run other computations, but for fusions.
+    """
+
+    users: Mapping[int, Sequence[HloInstructionProto]]
+    nests: Sequence[HloInstructionProto]
+
+
 def elements(shape: ShapeProto) -> int:
     """How many elements an array has; of a tuple, its largest entry."""
     if shape.element_type == TUPLE:
@@ -66,62 +76,46 @@ class Graph:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._inside: dict[int, HloInstructionProto] = {}
-        self._entered: set[int] = set()
-
-    def find(self, instruction_id: int) -> HloInstructionProto | None:
-        """An instruction by id, if it is outside of fusions or in one that was entered."""
-        found = self.program.outside.get(instruction_id)
-        return found if found is not None else self._inside.get(instruction_id)
-
-    def taken(self, instruction: HloInstructionProto) -> list[HloInstructionProto | None]:
-        """What an instruction takes, by position; None where an id points nowhere."""
-        return [self.find(operand) for operand in instruction.operand_ids[:]]
+        self.find = program.find
+        self._scans: dict[int, _Scan] = {}
 
     def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
         """The instructions whose results an instruction takes."""
-        return [operand for operand in self.taken(instruction) if operand is not None]
+        found = map(self.find, instruction.operand_ids[:])
+        return [operand for operand in found if operand is not None]
 
     def first(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
         """The first operand; None where there is none."""
         operands = instruction.operand_ids
         return self.find(operands[0]) if operands else None
 
-    @functools.cached_property
-    def _known_users(self) -> dict[int, dict[int, list[HloInstructionProto]]]:
-        """What users_in has found so far, by the computation's id."""
-        return {}
-
     def users_in(
         self, computation: HloComputationProto | None
-    ) -> dict[int, list[HloInstructionProto]]:
+    ) -> Mapping[int, Sequence[HloInstructionProto]]:
         """The users of each instruction of a computation, by the latter's id."""
-        if computation is None:
-            return {}
-        if computation.id not in self._known_users:
+        return self._scanned(computation).users if computation is not None else {}
+
+    def _scanned(self, computation: HloComputationProto) -> _Scan:
+        """What a look at each instruction of a computation tells; it is looked at once."""
+        if computation.id not in self._scans:
             users = collections.defaultdict[int, list[HloInstructionProto]](list)
-            for instruction in computation.instructions:
+            nests = []
+            for instruction in self.program.inside(computation):
+                if instruction.opcode in _NESTS:
+                    nests.append(instruction)
                 for operand in instruction.operand_ids[:]:  # a list is quicker to go through
                     users[operand].append(instruction)
-            self._known_users[computation.id] = dict(users)
-        return self._known_users[computation.id]
+            self._scans[computation.id] = _Scan(users, nests)
+        return self._scans[computation.id]
 
     # --- fusions ----------------------------------------------------------------------------------
 
-    def inner(self, instruction: HloInstructionProto) -> HloComputationProto | None:
-        """The computation inside a fusion (or an async call), which is not entered."""
+    def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
+        """The computation inside a fusion (or an async call); None for other instructions."""
         if instruction.opcode not in _CALLS:
             return None
         called = instruction.called_computation_ids
         return self.program.computations.get(called[0]) if called else None
-
-    def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
-        """The computation inside a fusion (or an async call); None for other instructions."""
-        inner = self.inner(instruction)
-        if inner is not None and inner.id not in self._entered:
-            self._entered.add(inner.id)
-            self._inside |= {inside.id: inside for inside in inner.instructions}
-        return inner
 
     def fused_root(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
         """The root of the computation inside a fusion; None for other instructions."""
@@ -183,41 +177,25 @@ class Graph:
     # --- loops ------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def loops(self) -> tuple[HloInstructionProto, ...]:
-        """The while instructions of the entry computation, and those inside of them."""
-        if not self._has_bodies:
-            return ()
-        found: list[HloInstructionProto] = []
+    def running(self) -> tuple[HloComputationProto, ...]:
+        """The entry computation, and the bodies and branches that it runs."""
         todo = [self.program.entry] if self.program.entry is not None else []
-        seen: set[int] = set()
+        found: dict[int, HloComputationProto] = {}
         while todo:
             computation = todo.pop()
-            if computation.id in seen:
+            if computation.id in found:
                 continue
-            seen.add(computation.id)
-            for instruction in computation.instructions:
-                if instruction.opcode in ("while", "call", "conditional"):
-                    found += [instruction] if instruction.opcode == "while" else []
-                    called = map(self.program.computations.get, instruction.called_computation_ids)
-                    todo += [inner for inner in called if inner is not None]
-        return tuple(found)
+            found[computation.id] = computation
+            for instruction in self._scanned(computation).nests:
+                called = map(self.program.computations.get, instruction.called_computation_ids)
+                todo += [inner for inner in called if inner is not None]
+        return tuple(found.values())
 
-    @property
-    def _has_bodies(self) -> bool:
-        """Whether a computation could be a loop's body: its one parameter is a tuple.
-
-        To ask the few computations of some length is much cheaper than all instructions.
-        """
-        entry = self.program.entry
-        return any(
-            instruction.shape.element_type == TUPLE
-            for computation in self.program.listed
-            if not computation.is_fusion_computation
-            and len(computation.instructions) >= _SHORTEST_BODY
-            and (entry is None or computation.id != entry.id)
-            for instruction in computation.instructions
-            if instruction.opcode == "parameter"
-        )
+    @functools.cached_property
+    def loops(self) -> tuple[HloInstructionProto, ...]:
+        """The while instructions of the entry computation, and those inside of them."""
+        nests = (nest for computation in self.running for nest in self._scanned(computation).nests)
+        return tuple(nest for nest in nests if nest.opcode == "while")
 
     @functools.cached_property
     def _looped(self) -> dict[int, HloComputationProto]:
@@ -275,7 +253,7 @@ class Graph:
     def _parameter_in(self, allocation: BufferAllocationProto) -> HloInstructionProto | None:
         """The parameter that lies in an allocation, perhaps with an output."""
         for assigned in allocation.assigned:
-            buffer = self.program.buffers.get(assigned.logical_buffer_id)
+            buffer = self.program.buffer(assigned.logical_buffer_id)
             if buffer is not None and buffer.instruction.opcode == "parameter":
                 return buffer.instruction
         return None

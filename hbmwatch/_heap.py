@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hbmwatch._program import Program
+from hbmwatch._program import Buffer, Program
 from hbmwatch._protos import BufferAllocationProto, HeapEvent
 from hbmwatch._records import ProfileError
 
@@ -31,12 +31,12 @@ def heap_trace(program: Program, color: int) -> Sequence[HeapEvent]:
     traces = program.proto.buffer_assignment.heap_simulator_traces
     owners = {}
     for trace in traces:
-        if trace.events and (first := program.buffers.get(trace.events[0].buffer_id)):
+        if trace.events and (first := program.buffer(trace.events[0].buffer_id)):
             owners[first.allocation.index] = trace
     for allocation in program.allocations:
         if allocation.color == color and not lasts(allocation) and allocation.index in owners:
             return owners[allocation.index].events
-    colored = {i for i, buffer in program.buffers.items() if buffer.proto.color == color}
+    colored = {buffer.proto.id for buffer in program.buffers() if buffer.proto.color == color}
     counts = [sum(event.buffer_id in colored for event in trace.events) for trace in traces]
     return traces[counts.index(max(counts))].events if any(counts) else ()
 
@@ -52,7 +52,7 @@ class Replay(NamedTuple):
     """
 
     sizes: list[int]
-    live: list[tuple[int, int]]
+    live: list[tuple[Buffer, Buffer]]
     spans: dict[int, tuple[int, int]]
 
 
@@ -61,7 +61,7 @@ def replay(program: Program, events: Sequence[HeapEvent]) -> Replay:
     heap = _Heap(program, len(events))
     sizes = [0] if events else []
     for event in events:
-        if event.buffer_id in program.buffers:
+        if heap.knows(event.buffer_id):
             heap.step(event)
         heap.position += 1
         sizes.append(heap.size_bytes)
@@ -79,7 +79,8 @@ def replay(program: Program, events: Sequence[HeapEvent]) -> Replay:
             live.pop(buffer, None)
         else:
             live[buffer] = shown
-    return Replay(sizes, list(live.items()), heap.spans)
+    buffers = [(heap.buffers[whose], heap.buffers[shown]) for whose, shown in live.items()]
+    return Replay(sizes, buffers, heap.spans)
 
 
 class _Heap:
@@ -87,6 +88,7 @@ class _Heap:
 
     def __init__(self, program: Program, events: int) -> None:
         self.program = program
+        self.buffers: dict[int, Buffer] = {}
         self.last = events - 1
         self.position = 0
         self.size_bytes = 0
@@ -97,10 +99,17 @@ class _Heap:
         self.changes: list[tuple[int, int, int | None]] = []
         self.allocations: set[int] = set()
 
+    def knows(self, buffer_id: int) -> bool:
+        """Whether a buffer has a place; it is in `buffers` then."""
+        buffer = self.program.buffer(buffer_id)
+        if buffer is not None:
+            self.buffers[buffer_id] = buffer
+        return buffer is not None
+
     def step(self, event: HeapEvent) -> None:
         """One event of a buffer that is known."""
         buffer = event.buffer_id
-        self.allocations.add(self.program.buffers[buffer].allocation.index)
+        self.allocations.add(self.buffers[buffer].allocation.index)
         if event.kind == _ALLOC:
             self._refer(self._root(buffer))
             self._grow(buffer, buffer)
@@ -127,7 +136,7 @@ class _Heap:
 
     def _grow(self, buffer: int, shown: int) -> None:
         """A buffer's memory is taken, for the buffer that shows."""
-        self.size_bytes += self.program.buffers[buffer].proto.size
+        self.size_bytes += self.buffers[buffer].proto.size
         if self.size_bytes >= 2**62:
             raise ProfileError(f"the heap trace of {self.program.name} adds up to no memory's size")
         self.changes.append((self.position, buffer, shown))
@@ -142,7 +151,7 @@ class _Heap:
                 f"the heap trace of {self.program.name} frees buffer {buffer} more than once"
             )
         if self.references[root] == 0:
-            self.size_bytes -= self.program.buffers[root].proto.size
+            self.size_bytes -= self.buffers[root].proto.size
             self.changes.append((self.position, root, None))
             if root not in self.reused:
                 self._end(root)
@@ -156,7 +165,7 @@ class _Heap:
 
     def _share(self, buffer: int, canonical: int) -> None:
         """A buffer lies down in the memory of another, which may have been freed before."""
-        if canonical not in self.program.buffers:
+        if not self.knows(canonical):
             return
         root = self._root(canonical)
         if root == buffer:

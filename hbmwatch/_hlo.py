@@ -21,6 +21,7 @@ from hbmwatch._xspace import label_modules, make_xspace, pack_modules, read_modu
 __all__ = [
     "Buffer",
     "Program",
+    "caveats",
     "label_modules",
     "make_xspace",
     "pack_modules",
@@ -57,7 +58,7 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
     heap = replay(program, heap_trace(program, color))
     points = np.array(heap.sizes, dtype=np.int64) + lasting_bytes
     points.flags.writeable = False
-    shown = [b for _, b in lasting] + [program.buffers[shown] for _, shown in heap.live]
+    shown = [b for _, b in lasting] + [shown for _, shown in heap.live]
     peak_bytes = max(heap.sizes, default=0) + lasting_bytes
     total_bytes = sum(a.size for a in allocations)
     return PeakSummary(
@@ -66,7 +67,7 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
         memory_space=memory_space,
         peak_bytes=peak_bytes,
         peak_unpadded_bytes=lasting_bytes
-        + sum(_unpadded(program.buffers[canonical]) for canonical, _ in heap.live),
+        + sum(_unpadded(canonical) for canonical, _ in heap.live),
         peak_position=int(points.argmax()) if heap.sizes else None,
         heap_bytes=points,
         parameter_bytes=sum(a.size for a in allocations if a.is_entry_computation_parameter),
@@ -87,11 +88,25 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
     )
 
 
+def caveats(summary: PeakSummary) -> tuple[str, ...]:
+    """Sentences on what this reader does not know in the rows of a peak; empty for most.
+
+    Args:
+        summary: A peak by peak_summary.
+    """
+    unknown = {int(kind) for op in summary.ops for kind in _shapes.UNKNOWN.findall(op.shape)}
+    return tuple(
+        f"{summary.module} has buffers of XLA's element type {kind}, which this version of "
+        f"hbmwatch does not know: their sizes are right, their padding is not known"
+        for kind in sorted(unknown)
+    )
+
+
 def _largest(program: Program, allocation: BufferAllocationProto) -> Buffer | None:
     """The buffer that stands for an allocation: its largest, the first of equals; None if empty."""
     found = None
     for assigned in allocation.assigned:
-        buffer = program.buffers.get(assigned.logical_buffer_id)
+        buffer = program.buffer(assigned.logical_buffer_id)
         if buffer is not None and buffer.proto.size > (found.proto.size if found else 0):
             found = buffer
     return found
@@ -129,6 +144,7 @@ def _row(
     instruction = buffer.instruction
     index = buffer.proto.defined_at.shape_index
     stack = program.frames(instruction)
+    program.shown[instruction.name] = instruction
     return PeakOp(
         instruction=instruction.name + (f"{{{','.join(map(str, index))}}}" if index else ""),
         opcode=instruction.opcode,

@@ -336,7 +336,7 @@ def _gathered(evidence: Evidence, live: Live) -> Argument | None:
 
 def arguments_alone(evidence: Evidence) -> Finding | None:
     """Arguments that are more than the device has, whatever the program does."""
-    limit = evidence.message.limit_bytes
+    limit = evidence.limit_bytes
     total = evidence.summary.parameter_bytes
     if limit is None or total <= limit:
         return None

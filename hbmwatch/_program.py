@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hbmwatch import _shapes
 from hbmwatch._protos import (
     AliasEntryProto,
     BufferAllocationProto,
@@ -20,9 +19,10 @@ from hbmwatch._protos import (
     parse,
 )
 from hbmwatch._records import ProfileError
-from hbmwatch._terms import MODULE_NAME, SMALL_BYTES
+from hbmwatch._terms import MODULE_NAME
 
-
+# XLA's instruction ids begin with their computation's since 2025, above so many bits.
+_ID_BITS = 32
 _LARGEST_BYTES = 2**60
 
 
@@ -60,8 +60,7 @@ class Program:
 
     @functools.cached_property
     def listed(self) -> tuple[HloComputationProto, ...]:
-        """The computations, in order; kept, as protobuf makes its objects anew where they are not.
-        """
+        """The computations, in order; a tuple, as protobuf is slow to go through again."""
         return tuple(self.proto.hlo_module.computations)
 
     @functools.cached_property
@@ -71,55 +70,42 @@ class Program:
 
     @functools.cached_property
     def instructions(self) -> dict[int, HloInstructionProto]:
-        """The instructions of all computations, by id."""
-        return self.outside | self._instructions(fused=True)
-
-    @functools.cached_property
-    def outside(self) -> dict[int, HloInstructionProto]:
-        """The instructions outside of fusions, by id: a third of a program, and all its buffers."""
-        return self._instructions(fused=False)
-
-    def _instructions(self, *, fused: bool) -> dict[int, HloInstructionProto]:
-        """The instructions inside of fusions, or outside, by id."""
+        """The instructions of all computations, by id; find asks for few of them."""
         return {
             instruction.id: instruction
             for computation in self.listed
-            if computation.is_fusion_computation is fused
             for instruction in computation.instructions
         }
 
-    @functools.cached_property
-    def computation_of(self) -> dict[int, HloComputationProto]:
-        """The computation that an instruction is in, by the instruction's id."""
-        return {
-            instruction.id: computation
-            for computation in self.listed
-            for instruction in computation.instructions
-        }
+    def find(self, instruction_id: int) -> HloInstructionProto | None:
+        """An instruction by id; None where there is none.
+
+        Only the computations that are asked for are gone through, as the entry computation holds a
+        fifth of a program's instructions and nearly all that matter at a peak.
+        """
+        known = self._known
+        if instruction_id not in known:
+            computation = self._unread.pop(instruction_id >> _ID_BITS, None)
+            for instruction in computation.instructions if computation is not None else ():
+                known.setdefault(instruction.id, instruction)
+            if instruction_id not in known:  # it is an older XLA's, or a damaged program's
+                known[instruction_id] = self.instructions.get(instruction_id)
+        return known[instruction_id]
 
     @functools.cached_property
-    def users(self) -> dict[int, tuple[HloInstructionProto, ...]]:
-        """The instructions that use an instruction's result, by the latter's id."""
-        users: dict[int, list[HloInstructionProto]] = {}
-        for instruction in self.instructions.values():
-            for operand in dict.fromkeys(instruction.operand_ids):
-                users.setdefault(operand, []).append(instruction)
-        return {operand: tuple(found) for operand, found in users.items()}
+    def _known(self) -> dict[int, HloInstructionProto | None]:
+        """What find knows already, by id: at first the entry computation's instructions."""
+        return {instruction.id: instruction for instruction in self.scheduled}
 
     @functools.cached_property
-    def callers(self) -> dict[int, tuple[HloInstructionProto, ...]]:
-        """The instructions (fusion, while, call, ...) that call a computation, by its id."""
-        callers: dict[int, list[HloInstructionProto]] = {}
-        for instruction in self.instructions.values():
-            ids = instruction.called_computation_ids
-            for called in dict.fromkeys(ids) if ids else ():
-                callers.setdefault(called, []).append(instruction)
-        return {called: tuple(found) for called, found in callers.items()}
+    def _unread(self) -> dict[int, HloComputationProto]:
+        """The computations that find has not gone through, by id."""
+        return {c.id: c for c in self.listed if c is not self.entry}
 
-    def operands(self, instruction: HloInstructionProto) -> tuple[HloInstructionProto, ...]:
-        """The instructions whose results it takes."""
-        found = (self.instructions.get(operand) for operand in instruction.operand_ids)
-        return tuple(operand for operand in found if operand is not None)
+    @functools.cached_property
+    def shown(self) -> dict[str, HloInstructionProto]:
+        """The instructions of the rows that were made of its peaks so far, by name."""
+        return {}
 
     @functools.cached_property
     def entry(self) -> HloComputationProto | None:
@@ -130,32 +116,62 @@ class Program:
         return found if found is not None else next(named, None)
 
     @functools.cached_property
-    def parameters(self) -> dict[int, HloInstructionProto]:
-        """The entry computation's parameters, by number."""
-        instructions = self.entry.instructions if self.entry is not None else ()
-        return {i.parameter_number: i for i in instructions if i.opcode == "parameter"}
+    def scheduled(self) -> tuple[HloInstructionProto, ...]:
+        """The entry computation's instructions, in the order of its schedule."""
+        return tuple(self.entry.instructions) if self.entry is not None else ()
 
-    @functools.cached_property
-    def buffers(self) -> dict[int, Buffer]:
-        """The logical buffers that have a place in an allocation, by id.
+    def inside(self, computation: HloComputationProto) -> Sequence[HloInstructionProto]:
+        """The instructions of a computation, in the order of its schedule."""
+        return self.scheduled if computation is self.entry else computation.instructions
+
+    def buffer(self, buffer_id: int) -> Buffer | None:
+        """A logical buffer by id; None where it has no place in an allocation.
+
+        Buffers are made on demand, as a peak needs a tenth of a program's.
 
         Raises:
             ProfileError: A size is negative, or no memory could hold it.
         """
-        logical = {buffer.id: buffer for buffer in self.proto.buffer_assignment.logical_buffers}
-        placed = {}
+        if buffer_id not in self._buffers:
+            self._buffers[buffer_id] = self._buffer(buffer_id)
+        return self._buffers[buffer_id]
+
+    def _buffer(self, buffer_id: int) -> Buffer | None:
+        """A logical buffer by id, made anew."""
+        allocation, proto = self._places.get(buffer_id), self._logical.get(buffer_id)
+        if allocation is None or proto is None:
+            return None
+        defined_at = proto.defined_at.instruction_id
+        instruction = self.find(defined_at)
+        if instruction is None:
+            return None
+        self._check(proto.size)
+        return Buffer(proto, allocation, instruction)
+
+    def buffers(self) -> Iterator[Buffer]:
+        """All logical buffers that have a place in an allocation."""
+        found = map(self.buffer, self._places)
+        return (buffer for buffer in found if buffer is not None)
+
+    @functools.cached_property
+    def _buffers(self) -> dict[int, Buffer | None]:
+        """The buffers that were asked for so far, by id."""
+        return {}
+
+    @functools.cached_property
+    def _logical(self) -> dict[int, LogicalBufferProto]:
+        """The logical buffers by id, with a place or without."""
+        return {buffer.id: buffer for buffer in self.proto.buffer_assignment.logical_buffers}
+
+    @functools.cached_property
+    def _places(self) -> dict[int, BufferAllocationProto]:
+        """The allocation that a logical buffer lies in, by the buffer's id."""
+        places = {}
         for allocation in self.allocations:
             self._check(allocation.size)
             for assigned in allocation.assigned:
-                buffer = logical.get(assigned.logical_buffer_id)
-                if buffer is None:
-                    continue
-                defined_at = buffer.defined_at.instruction_id
-                instruction = self.outside.get(defined_at) or self.instructions.get(defined_at)
-                if instruction is not None:
-                    self._check(buffer.size)
-                    placed[buffer.id] = Buffer(buffer, allocation, instruction)
-        return placed
+                places[assigned.logical_buffer_id] = allocation
+        return places
 
     def _check(self, size_bytes: int) -> None:
         """Raise ProfileError unless a size is one that memory can have."""
@@ -214,21 +230,6 @@ class Program:
             at = frame.parent_frame_id
         self._known_frames[frame_id] = tuple(line for line in lines.values() if line)
         return self._known_frames[frame_id]
-
-    @functools.cached_property
-    def caveats(self) -> tuple[str, ...]:
-        """Sentences on what this reader does not know in the program; empty for most.
-
-        Of the buffers that have a row of their own in a summary.
-        """
-        shapes = (_shapes.subshape(b.instruction.shape, b.proto.defined_at.shape_index)
-                  for b in self.buffers.values() if b.proto.size >= SMALL_BYTES)
-        unknown = {shape.element_type for shape in shapes if not _shapes.is_known(shape)}
-        return tuple(
-            f"{self.name} has buffers of XLA's element type {kind}, which this version of hbmwatch "
-            f"does not know: their sizes are right, their padding is not known"
-            for kind in sorted(unknown)
-        )
 
 
 def parse_program(hlo_proto: bytes, name: str) -> Program:

@@ -27,8 +27,8 @@ from hbmwatch import (
     _xprof,
 )
 from hbmwatch._call import CallInfo, call_info
+from hbmwatch._evidence import Evidence
 from hbmwatch._failure import Failure, Settings
-from hbmwatch._flow import Flow
 from hbmwatch._records import (
     DeviceMemory,
     OomMessage,
@@ -91,7 +91,8 @@ def _joined(
         program = captured.program
         summary = _summary(captured, message, missing)
         logdir = attempt("the profile", None, _keep, captured.xspace, settings.logdir)
-        missing += attempt("the reader's caveats", (), getattr, program, "caveats")
+        if summary is not None:
+            missing += attempt("the reader's caveats", (), _hlo.caveats, summary)
     device = attempt("the device's memory", None, _device_memory, message, failure, lowered)
     call = attempt("the call's shapes", None, _call, lowered, failure)
     notes: tuple[str, ...] = (captured.note,) if captured and captured.note else ()
@@ -120,13 +121,13 @@ def _concluded(
     """The report with the buffers' roles, the roll-up and the findings."""
     attempt, summary = missing.attempt, report.summary
     assert summary is not None
-    flow = Flow(program, summary)
-    find = functools.partial(_findings.find, flow=flow, device=report.device)
+    evidence = Evidence(program, summary, report.message, call, report.device)
+    summary = attempt("the roles", summary, _rollup.with_roles, evidence)
     return dataclasses.replace(
         report,
-        summary=attempt("the roles", summary, _rollup.with_roles, program, summary, flow),
-        rollup=attempt("the roll-up", {}, _rollup.rollup, program, summary, flow),
-        findings=attempt("the findings", (), find, program, summary, report.message, call),
+        summary=summary,
+        rollup=attempt("the roll-up", {}, _rollup.rollup, summary),
+        findings=attempt("the findings", (), _findings.find, evidence),
     )
 
 

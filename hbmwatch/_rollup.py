@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from hbmwatch._evidence import Argument, Evidence, cut
-from hbmwatch._flow import Flow, Live, is_backward, is_forward, is_recomputed
+from hbmwatch._flow import Live, is_backward, is_forward, is_recomputed
 from hbmwatch._hlo import Program
 from hbmwatch._records import OomMessage, PeakOp, PeakSummary
 
@@ -76,38 +76,32 @@ def _of_program(program: Program, summary: PeakSummary) -> dict[str, int]:
     }
 
 
-def rollup(
-    program: Program, summary: PeakSummary, flow: Flow | None = None
-) -> dict[str, dict[str, int]]:
+def rollup(summary: PeakSummary) -> dict[str, dict[str, int]]:
     """Bytes at the peak by "role" and by "path", each at most a dozen rows, most bytes first.
 
-    Roles come from the pytree paths, the op_names and the dataflow; what cannot be told apart is
-    one row that says so ("parameters or optimizer state").
-
     Args:
-        program: The program.
-        summary: Its peak in HBM.
-        flow: The dataflow around that peak, where there is one already.
+        summary: A peak in HBM, with_roles; without them nothing is grouped by role.
     """
-    evidence = Evidence(program, summary, OomMessage(""), None, flow or Flow(program, summary))
-    return {"role": _by_role(evidence), "path": _by_path(summary)}
+    rows: dict[str, int] = {}
+    for op in summary.ops:
+        if op.role:
+            rows[op.role] = rows.get(op.role, 0) + op.size_bytes
+    return {"role": _fold(rows), "path": _by_path(summary)}
 
 
-def with_roles(program: Program, summary: PeakSummary, flow: Flow | None = None) -> PeakSummary:
+def with_roles(evidence: Evidence) -> PeakSummary:
     """The peak, with what each buffer is for.
 
-    Args:
-        program: The program.
-        summary: Its peak in HBM.
-        flow: The dataflow around that peak, where there is one already.
+    Roles come from the pytree paths, the op_names and the dataflow; what cannot be told apart is
+    one role that says so ("parameters or optimizer state").
     """
-    evidence = Evidence(program, summary, OomMessage(""), None, flow or Flow(program, summary))
-    named = zip(summary.ops, _roles(evidence), strict=True)
+    named = zip(evidence.summary.ops, _roles(evidence), strict=True)
     ops = tuple(dataclasses.replace(op, role=role) for op, role in named)
-    return dataclasses.replace(summary, ops=ops)
+    return dataclasses.replace(evidence.summary, ops=ops)
 
 
 def _roles(evidence: Evidence) -> Iterator[str]:
+    """What each buffer of the peak is for."""
     arguments = {argument.path: argument for argument in evidence.arguments}
     saved = {live.op.instruction for live in evidence.flow.saved}
     lives = {live.op.instruction: live for live in evidence.live}
@@ -118,14 +112,6 @@ def _roles(evidence: Evidence) -> Iterator[str]:
         else:
             live = lives.get(op.instruction)
             yield _role(op, live, op.instruction in saved, weights)
-
-
-def _by_role(evidence: Evidence) -> dict[str, int]:
-    """Bytes by what buffers are for."""
-    rows: dict[str, int] = {}
-    for op, role in zip(evidence.summary.ops, _roles(evidence), strict=True):
-        rows[role] = rows.get(role, 0) + op.size_bytes
-    return _fold(rows)
 
 
 def _argument_role(evidence: Evidence, argument: Argument | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 
@@ -20,6 +21,8 @@ _TYPES = {
     32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8), 35: ("f6e3m2fn", 6), 36: ("f6e2m3fn", 6),
 }
 _NO_ARRAYS = {_OPAQUE: "opaque", _TOKEN: "token"}
+# An element type that this reader does not know, as type_name writes it.
+UNKNOWN = re.compile(r"\btype(\d+)\[")
 _UNBOUNDED = _COMBINED = -(2**63)
 
 
@@ -28,14 +31,6 @@ def subshape(shape: ShapeProto, index: Sequence[int]) -> ShapeProto:
     if index and 0 <= index[-1] < len(shape.tuple_shapes):
         return shape.tuple_shapes[index[-1]]
     return shape
-
-
-def is_known(shape: ShapeProto) -> bool:
-    """Whether the element type is one that this reader knows."""
-    kind = shape.element_type
-    if kind in (_TUPLE, _BUFFER):
-        return all(is_known(part) for part in shape.tuple_shapes)
-    return kind in _TYPES or kind in _NO_ARRAYS
 
 
 def type_name(element_type: int) -> str:

@@ -17,18 +17,21 @@ _MIXES = frozenset(
 _PREFETCHED = "ConcatBitcast"
 _DEEPEST = 60
 
+# A set of parameters is a number, with one bit for each.
 Masks = dict[int, list[int]]
 
 
 class _Known(NamedTuple):
-    """What walks from the outputs found already.
+    """What is known before the walks from the outputs, and what they found already.
 
     Attributes:
+        arguments: The bit of each of the program's arguments, by the instruction's id.
         sources: The arguments above one result of an instruction, by its id and which result.
         masks: The parameters above each result of a fusion, by its id.
     """
 
-    sources: dict[tuple[int, int], frozenset[int]]
+    arguments: dict[int, int]
+    sources: dict[tuple[int, int], int]
     masks: Masks
 
 
@@ -38,23 +41,24 @@ def updated(graph: Graph) -> frozenset[int]:
     Element by element, that is: a matrix product, a sum or a gather in between makes it another
     thing, that needs the argument until it is done.
     """
-    forms: dict[tuple[tuple[int, ...], int], set[int]] = {}
+    forms: dict[tuple[tuple[int, ...], int], int] = {}
+    bits = {parameter.instruction.id: 1 << i for i, parameter in enumerate(graph.parameters)}
     for parameter in graph.parameters:
         if parameter.dims:
             form = (parameter.dims, parameter.element_type)
-            forms.setdefault(form, set()).add(parameter.number)
-    found: set[int] = set()
-    known = _Known({}, {})
+            forms[form] = forms.get(form, 0) | bits[parameter.instruction.id]
+    found = 0
+    known = _Known(bits, {}, {})
     for index, result in enumerate(graph.results):
         alike = forms.get((result.dims, result.element_type))
         if alike and result.instruction is not None:
             found |= alike & _sources(graph, result.instruction, index, known)
-    return frozenset(found)
+    return frozenset(p.number for p in graph.parameters if found & bits[p.instruction.id])
 
 
 def _sources(
     graph: Graph, at: HloInstructionProto, index: int, known: _Known, depth: int = 0
-) -> frozenset[int]:
+) -> int:
     """The arguments from which a result is computed element by element, through loops too.
 
     Args:
@@ -67,14 +71,15 @@ def _sources(
     key = (at.id, index)
     if key in known.sources:
         return known.sources[key]
-    known.sources[key] = frozenset()
-    if at.id in graph.argument_ids:
-        known.sources[key] = frozenset((graph.argument_ids[at.id],))
+    known.sources[key] = found = 0  # for a way that comes round again
+    if at.id in known.arguments:
+        found = known.arguments[at.id]
     elif depth < _DEEPEST:
         above, place = _operands(graph, at, index, known.masks)
-        found = [_sources(graph, o, place, known, depth + 1) for o in above]
-        known.sources[key] = frozenset().union(*found)
-    return known.sources[key]
+        for operand in above:
+            found |= _sources(graph, operand, place, known, depth + 1)
+    known.sources[key] = found
+    return found
 
 
 def _operands(
@@ -95,14 +100,15 @@ def _operands(
         return ([start] if start is not None else []), 0
     if opcode == "custom-call" and at.custom_call_target == _PREFETCHED:
         return _sliced(graph, at), 0
-    inner = graph.inner(at)
+    inner = graph.fused(at)
     if inner is None:
         return ([] if opcode in _MIXES else graph.operands(at)), 0
     if at.id not in known:
         known[at.id] = _masks(inner)
     masks = known[at.id]
     mask = masks[index if index < len(masks) else 0] if masks else 0
-    return [one for i, one in enumerate(graph.taken(at)) if mask >> i & 1 and one is not None], 0
+    found = (graph.find(o) for i, o in enumerate(at.operand_ids[:]) if mask >> i & 1)
+    return [one for one in found if one is not None], 0
 
 
 def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
@@ -114,17 +120,15 @@ def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProt
 
 
 def _masks(inner: HloComputationProto) -> list[int]:
-    """For each result of a fusion, the parameters that it is computed from element by element.
-
-    A set of parameters is a number, with one bit for each.
-    """
+    """For each result of a fusion, the parameters that it is computed from element by element."""
     masks: dict[int, int] = {}
     results: Sequence[int] = ()
     for instruction in inner.instructions:
         opcode, at = instruction.opcode, instruction.id
         operands: Sequence[int] = ()
         if opcode == "parameter":
-            masks[at] = 1 << instruction.parameter_number
+            # A damaged program may number them without bounds, or below 0.
+            masks[at] = 1 << (instruction.parameter_number % len(inner.instructions))
         elif opcode not in _MIXES:
             operands = instruction.operand_ids[:]
             mask = 0

@@ -18,7 +18,6 @@ from hbmwatch import _hlo
 from hbmwatch._call import CallInfo
 from hbmwatch._changes import NothingToChange, Untraceable, changed, shaped_call, varied
 from hbmwatch._evidence import Evidence
-from hbmwatch._flow import Flow
 from hbmwatch._message import parse_oom
 from hbmwatch._records import Finding, OomMessage, PeakSummary
 from hbmwatch._sizes import format_size
@@ -224,8 +223,7 @@ def _evidence(before: _Compiled, info: CallInfo) -> Evidence | None:
     """The figures of the program as it was; None where it could not be compiled."""
     if before.program is None or before.summary is None:
         return None
-    flow = Flow(before.program, before.summary)
-    return Evidence(before.program, before.summary, before.message or OomMessage(""), info, flow)
+    return Evidence(before.program, before.summary, before.message or OomMessage(""), info)
 
 
 def _verification(

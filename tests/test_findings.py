@@ -16,6 +16,7 @@ import pytest
 
 from hbmwatch import _findings, _hlo, _rollup
 from hbmwatch._call import CallInfo, call_info
+from hbmwatch._evidence import Evidence
 from hbmwatch._flow import Flow
 from hbmwatch._message import parse_oom
 from hbmwatch._protos import HloProto, parse
@@ -149,9 +150,8 @@ def explain(lowered: Any, limit_mib: int | None = None) -> Explained:
     program = _hlo.parse_program(proto, "jit_step(0)")
     summary = _hlo.peak_summary(program)
     call = call_info(lowered)
-    return Explained(
-        program, summary, message, call, _findings.find(program, summary, message, call)
-    )
+    findings = _findings.find(Evidence(program, summary, message, call))
+    return Explained(program, summary, message, call, findings)
 
 
 def slugs(findings: tuple[Finding, ...]) -> list[str]:
@@ -206,7 +206,7 @@ def test_each_kind_has_a_program() -> None:
 def test_the_program_alone_tells_the_kind(case: Case) -> None:
     """Without the call's shapes the kinds are the same: a profile is enough."""
     program, summary, message, _, _ = explained(case.name)
-    assert _findings.find(program, summary, message)[0].slug == case.kind
+    assert _findings.find(Evidence(program, summary, message))[0].slug == case.kind
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
@@ -323,7 +323,7 @@ def test_what_others_hold_leaves_less_room() -> None:
     message = OomMessage("", phase="run", requested_bytes=4 * MIB)
     others = LiveArrays((1,), "float32", 1, 12 * MIB)
     device = DeviceMemory("GPU", 1, limit_bytes=16 * MIB, live=(others,))
-    (finding,) = _findings.find(program, summary, message, call, device=device)
+    (finding,) = _findings.find(Evidence(program, summary, message, call, device))
     over = summary.total_allocation_bytes - 4 * MIB
     assert finding.slug == "aggregate"
     assert f"over by {format_size(over)}" in finding.title
@@ -375,7 +375,7 @@ def test_the_breakdown_comes_from_the_message_where_there_is_no_program() -> Non
 def test_the_rollup_says_whose_the_bytes_are() -> None:
     """Parameters, optimizer state, batch and outputs of an Adam step, to the byte."""
     program, summary, _, _, _ = explained("adam_step")
-    rows = _rollup.rollup(program, summary)
+    rows = _rollup.rollup(_rollup.with_roles(Evidence(program, summary)))
     weights = 16 * size(12288, 4096)
     roles = rows["role"]
     assert [roles["outputs"], roles["optimizer state"], roles["parameters"], roles["batch"]] == [
@@ -388,7 +388,7 @@ def test_the_rollup_says_whose_the_bytes_are() -> None:
 def test_the_rollup_is_all_of_the_peak_in_a_dozen_rows(name: str) -> None:
     """Both groupings sum to the peak and have at most twelve rows, most bytes first."""
     program, summary, _, _, _ = explained(name)
-    for rows in _rollup.rollup(program, summary).values():
+    for rows in _rollup.rollup(_rollup.with_roles(Evidence(program, summary))).values():
         named_rows = [size for row, size in rows.items() if row != "other"]
         assert sum(rows.values()) == summary.peak_bytes
         assert len(rows) <= 12
@@ -471,8 +471,9 @@ def test_odd_programs_raise_nothing(
             summary = _hlo.peak_summary(odd)
         except ProfileError:
             continue
-        _rollup.rollup(odd, summary)
-        assert _findings.find(odd, summary, message, call)
+        evidence = Evidence(odd, summary, message, call)
+        assert _rollup.rollup(_rollup.with_roles(evidence))
+        assert _findings.find(evidence)
 
 
 def test_small_buffers_are_no_padding() -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from hbmwatch import OomMessage, OomReport, PeakSummary, ProfileError, _findings, _hlo, _rollup
 from hbmwatch import parse_oom, parse_ooms
+from hbmwatch._evidence import Evidence
 from hbmwatch._message import parse_oom as parsed
 
 from benchmarks.scale import hlo_proto
@@ -107,12 +108,12 @@ def read_program(proto: bytes, name: str = "jit_step(1)") -> None:
         assert isinstance(summary, PeakSummary)
         assert sum(op.size_bytes for op in summary.ops) <= 2 * summary.peak_bytes + 2**62
         assert str(summary)
-    assert isinstance(program.caveats, tuple)
+        assert isinstance(_hlo.caveats(summary), tuple)
     summary = _hlo.peak_summary(program)
-    message = OomMessage("RESOURCE_EXHAUSTED: x")
-    for conclude in (_rollup.rollup, functools.partial(_findings.find, message=message)):
+    evidence = Evidence(program, summary, OomMessage("RESOURCE_EXHAUSTED: x"))
+    for conclude in (_rollup.with_roles, _findings.find):
         with contextlib.suppress(Exception):  # a report then goes without; but they must end
-            conclude(program, summary)
+            conclude(evidence)
 
 
 READERS: dict[str, tuple[int, Callable[[bytes], None]]] = {
