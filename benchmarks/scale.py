@@ -62,10 +62,7 @@ def hlo_proto(buffers: int, size_bytes: int = 2**20) -> bytes:
                 {
                     "index": 0,
                     "size": buffers * size_bytes,
-                    "assigned": [
-                        {"logical_buffer_id": n, "offset": n * size_bytes, "size": size_bytes}
-                        for n in numbers
-                    ],
+                    "assigned": [{"logical_buffer_id": n} for n in numbers],
                 }
             ],
             "heap_simulator_traces": [{"events": [{"buffer_id": n} for n in numbers]}],

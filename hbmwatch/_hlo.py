@@ -13,7 +13,7 @@ import numpy as np
 from hbmwatch import _shapes
 from hbmwatch._heap import heap_trace, lasts, replay
 from hbmwatch._program import Buffer, Program, parse_program
-from hbmwatch._protos import BufferAllocationProto
+from hbmwatch._protos import BufferAllocationProto, ShapeProto
 from hbmwatch._records import Kind, PeakOp, PeakSummary, ProfileError
 from hbmwatch._terms import SMALL_BYTES, memory_color, source_of
 from hbmwatch._xspace import label_modules, make_xspace, pack_modules, read_modules
@@ -126,8 +126,9 @@ def _rows(
     memory_space: str,
 ) -> tuple[PeakOp, ...]:
     """A row for each buffer, and one for all small ones."""
+    shapes = _Shapes()
     rows = [
-        _row(program, buffer, spans.get(buffer.proto.id), memory_space)
+        _row(program, buffer, shapes, spans.get(buffer.proto.id), memory_space)
         for buffer in buffers
         if buffer.proto.size >= SMALL_BYTES
     ]
@@ -137,21 +138,37 @@ def _rows(
     return tuple(rows)
 
 
+class _Shapes(dict[bytes, tuple[str, int | None]]):
+    """Texts and unpadded bytes of shapes, made once for all that are equal: layers repeat them."""
+
+    def of(self, shape: ShapeProto) -> tuple[str, int | None]:
+        """The text of a shape, and its bytes without padding, if known."""
+        serialized = shape.SerializeToString()
+        if serialized not in self:
+            self[serialized] = _shapes.shape_text(shape), _shapes.unpadded_bytes(shape)
+        return self[serialized]
+
+
 def _row(
-    program: Program, buffer: Buffer, span: tuple[int, int] | None, memory_space: str
+    program: Program,
+    buffer: Buffer,
+    shapes: _Shapes,
+    span: tuple[int, int] | None,
+    memory_space: str,
 ) -> PeakOp:
     """What is shown of one buffer."""
     instruction = buffer.instruction
     index = buffer.proto.defined_at.shape_index
+    text, unpadded = shapes.of(_shapes.subshape(instruction.shape, index))
     stack = program.frames(instruction)
     program.shown[instruction.name] = instruction
     return PeakOp(
         instruction=instruction.name + (f"{{{','.join(map(str, index))}}}" if index else ""),
         opcode=instruction.opcode,
         op_name=instruction.metadata.op_name,
-        shape=_shapes.shape_text(_shapes.subshape(instruction.shape, index)),
+        shape=text,
         size_bytes=buffer.proto.size,
-        unpadded_bytes=_unpadded(buffer),
+        unpadded_bytes=buffer.proto.size if unpadded is None else unpadded,
         kind=_kind(buffer.allocation),
         memory_space=memory_space,
         source=source_of(stack),

@@ -37,14 +37,15 @@ class Message:
         def HasField(self, name: str) -> bool:
             """Whether a message field is there."""
 
+        def SerializeToString(self) -> bytes:
+            """The message in wire format."""
+
 
 class XStat(Message):
     """Its values are a oneof, so that a program_id of 0 is written and not left out."""
 
     metadata_id: Annotated[int, 1]
-    uint64_value: Annotated[int, 3, "value"]
     int64_value: Annotated[int, 4, "value"]
-    str_value: Annotated[str, 5, "value"]
     bytes_value: Annotated[bytes, 6, "value"]
 
 
@@ -108,7 +109,6 @@ class ShapeProto(Message):
 
 
 class OpMetadata(Message):
-    op_type: Annotated[str, 1]
     op_name: Annotated[str, 2]
     source_file: Annotated[str, 3]
     source_line: Annotated[int, 4]
@@ -125,7 +125,6 @@ class MeshProto(Message):
 
 
 class SubAxisProto(Message):
-    pre_size: Annotated[int, 1]
     size: Annotated[int, 2]
 
 
@@ -155,12 +154,7 @@ class OpSharding(Message):
 
     type: Annotated[int, 1]
     tile_assignment_dimensions: Annotated[Ints, 3]
-    tile_assignment_devices: Annotated[Ints, 4]
     tuple_shardings: Annotated[Sequence[OpSharding], 5]
-    replicate_on_last_tile_dim: Annotated[bool, 6]
-    last_tile_dims: Annotated[Ints, 8]
-    iota_reshape_dims: Annotated[Ints, 9]
-    iota_transpose_perm: Annotated[Ints, 10]
     named_sharding: Annotated[NamedShardingProto, 14]
 
 
@@ -170,14 +164,11 @@ class HloInstructionProto(Message):
     shape: Annotated[ShapeProto, 3]
     metadata: Annotated[OpMetadata, 7]
     parameter_number: Annotated[int, 9]
-    fusion_kind: Annotated[str, 11]
     tuple_index: Annotated[int, 13]
     custom_call_target: Annotated[str, 28]
     id: Annotated[int, 35]
     operand_ids: Annotated[Ints, 36]
     called_computation_ids: Annotated[Ints, 38]
-    sharding: Annotated[OpSharding, 40]
-    backend_config: Annotated[bytes, 43]
 
 
 class HloComputationProto(Message):
@@ -185,16 +176,11 @@ class HloComputationProto(Message):
     instructions: Annotated[Sequence[HloInstructionProto], 2]
     id: Annotated[int, 5]
     root_id: Annotated[int, 6]
-    is_fusion_computation: Annotated[bool, 7]
 
 
 class AliasEntryProto(Message):
-    """Kinds: 1 may alias, 2 must alias."""
-
     output_shape_index: Annotated[Ints, 1]
     parameter_number: Annotated[int, 2]
-    parameter_shape_index: Annotated[Ints, 3]
-    kind: Annotated[int, 4]
 
 
 class HloInputOutputAliasProto(Message):
@@ -203,7 +189,6 @@ class HloInputOutputAliasProto(Message):
 
 class BufferDonorEntryProto(Message):
     parameter_number: Annotated[int, 1]
-    parameter_shape_index: Annotated[Ints, 2]
 
 
 class HloBufferDonorProto(Message):
@@ -255,8 +240,6 @@ class LogicalBufferProto(Message):
 
 class Assigned(Message):
     logical_buffer_id: Annotated[int, 1]
-    offset: Annotated[int, 2]
-    size: Annotated[int, 3]
 
 
 class BufferAllocationProto(Message):
@@ -264,14 +247,10 @@ class BufferAllocationProto(Message):
     size: Annotated[int, 2]
     is_thread_local: Annotated[bool, 3]
     is_entry_computation_parameter: Annotated[bool, 5]
-    parameter_number: Annotated[int, 6]
     maybe_live_out: Annotated[bool, 7]
     color: Annotated[int, 8]
     assigned: Annotated[Sequence[Assigned], 9]
-    parameter_shape_index: Annotated[Ints, 10]
-    is_tuple: Annotated[bool, 11]
     is_constant: Annotated[bool, 12]
-    is_parameter_aliased_with_output: Annotated[bool, 13]
 
 
 class HeapEvent(Message):
@@ -279,8 +258,6 @@ class HeapEvent(Message):
 
     kind: Annotated[int, 1]
     buffer_id: Annotated[int, 2]
-    computation_name: Annotated[str, 3]
-    instruction_name: Annotated[str, 4]
     share_with_canonical_id: Annotated[int, 5]
 
 

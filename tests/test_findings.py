@@ -458,7 +458,7 @@ def test_odd_programs_raise_nothing(
 ) -> None:
     """A program with parts that are missing or wrong gets fewer findings, and no exception."""
     program, _, message, call, _ = explained(name)
-    serialized = program.proto.SerializeToString()  # type: ignore[attr-defined]
+    serialized = program.proto.SerializeToString()
     chance = random.Random(f"{name} {damage.__name__}")
     for share in (0.02, 0.3, 1.0):
         proto: Any = parse(HloProto, serialized, "a program")
