@@ -277,9 +277,8 @@ class Evidence:
     def _is_table(self, argument: Argument) -> bool:
         """Whether rows of an argument are looked up, as of an embedding."""
         graph = self.flow.graph
-        users = graph.users_in(self.program.entry)
-        own = (p.instruction.id for p in graph.parameters if p.number == argument.number)
-        readers = [user for number in own for user in users.get(number, ())]
+        own = (p.instruction for p in graph.parameters if p.number == argument.number)
+        readers = [user for instruction in own for user in graph.users(instruction)]
         read = [inside for user in readers for inside in (user, *graph.everything_in(user))]
         count = math.prod(argument.dims)
         return any(

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hbmwatch._graph import MOVES, Graph, elements
@@ -249,7 +249,7 @@ class Flow:
             if named:
                 return named[-1]
             todo += self.graph.operands(at)
-        users = self.graph.users_in(self.program.entry).get(instruction.id, ())
+        users = self.graph.users(instruction)
         return next((user for user in users if user.metadata.op_name), None)
 
     # --- origins and uses -------------------------------------------------------------------------
@@ -258,13 +258,6 @@ class Flow:
         """Where the number of elements of a buffer came into being."""
         start = live.instruction if live.stack is None else live.stack.update
         return origin(self.graph, start, math.prod(live.dims), live.element_type)
-
-    @functools.cached_property
-    def _users(self) -> tuple[Mapping[int, Sequence[HloInstructionProto]], ...]:
-        """The users of each instruction by its id, for the entry computation and each loop."""
-        bodies = {c for loop in self.graph.loops for c in loop.called_computation_ids}
-        inner = (self.program.computations.get(body) for body in bodies)
-        return tuple(map(self.graph.users_in, (self.program.entry, *inner)))
 
     def uses(self, live: Live) -> tuple[HloInstructionProto, ...]:
         """The instructions that read a buffer, behind copies, with those in fusions.
@@ -277,8 +270,7 @@ class Flow:
         todo = [live.instruction]
         found: list[HloInstructionProto] = []
         while todo and len(seen) < 60:
-            at = todo.pop().id
-            for user in (user for users in self._users for user in users.get(at, ())):
+            for user in self.graph.users(todo.pop()):
                 if user.id in seen:
                     continue
                 seen.add(user.id)
@@ -290,12 +282,11 @@ class Flow:
 
     def readers(self, live: Live) -> list[HloInstructionProto]:
         """The instructions that read a buffer's bytes, rewritten in place or not."""
-        users = self.graph.users_in(self.program.entry)
         seen: dict[int, HloInstructionProto] = {}
         todo = [live.instruction]
         count = math.prod(live.dims)
         while todo and len(seen) < _VISITS:
-            for user in users.get(todo.pop().id, ()):
+            for user in self.graph.users(todo.pop()):
                 if user.id not in seen:
                     seen[user.id] = user
                     todo += [user] if elements(user.shape) == count else []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hbmwatch._hlo import Program
@@ -53,15 +52,19 @@ class Result(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """What one look at each instruction of a computation tells.
+    """What one look at each instruction that runs on its own tells.
 
     Attributes:
-        users: The users of each instruction, by the latter's id.
-        nests: The instructions that run other computations, but for fusions.
+        running: The entry computation, and the bodies and branches that it runs.
+        loops: The while instructions in them.
+        first: The first user of each instruction, by the latter's id.
+        others: Its other users, where there are any: for most there are none.
     """
 
-    users: Mapping[int, Sequence[HloInstructionProto]]
-    nests: Sequence[HloInstructionProto]
+    running: list[HloComputationProto]
+    loops: list[HloInstructionProto]
+    first: dict[int, HloInstructionProto]
+    others: dict[int, list[HloInstructionProto]]
 
 
 def elements(shape: ShapeProto) -> int:
@@ -77,7 +80,6 @@ class Graph:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.find = program.find
-        self._scans: dict[int, _Scan] = {}
 
     def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
         """The instructions whose results an instruction takes."""
@@ -89,24 +91,45 @@ class Graph:
         operands = instruction.operand_ids
         return self.find(operands[0]) if operands else None
 
-    def users_in(
-        self, computation: HloComputationProto | None
-    ) -> Mapping[int, Sequence[HloInstructionProto]]:
-        """The users of each instruction of a computation, by the latter's id."""
-        return self._scanned(computation).users if computation is not None else {}
-
-    def _scanned(self, computation: HloComputationProto) -> _Scan:
-        """What a look at each instruction of a computation tells; it is looked at once."""
-        if computation.id not in self._scans:
-            users = collections.defaultdict[int, list[HloInstructionProto]](list)
-            nests = []
+    @functools.cached_property
+    def _scan(self) -> _Scan:
+        """What a look at each instruction that runs on its own tells; fusions are not entered."""
+        first: dict[int, HloInstructionProto] = {}
+        others: dict[int, list[HloInstructionProto]] = {}
+        running, loops = [], []
+        todo = [self.program.entry] if self.program.entry is not None else []
+        seen: set[int] = set()
+        for computation in todo:  # grows meanwhile; a damaged program may come round again
+            if computation.id in seen:
+                continue
+            seen.add(computation.id)
+            running.append(computation)
             for instruction in self.program.inside(computation):
                 if instruction.opcode in _NESTS:
-                    nests.append(instruction)
+                    loops += [instruction] if instruction.opcode == "while" else []
+                    called = map(self.program.computations.get, instruction.called_computation_ids)
+                    todo += [inner for inner in called if inner is not None]
                 for operand in instruction.operand_ids[:]:  # a list is quicker to go through
-                    users[operand].append(instruction)
-            self._scans[computation.id] = _Scan(users, nests)
-        return self._scans[computation.id]
+                    if operand not in first:
+                        first[operand] = instruction
+                    else:
+                        others.setdefault(operand, []).append(instruction)
+        return _Scan(running, loops, first, others)
+
+    @property
+    def running(self) -> Sequence[HloComputationProto]:
+        """The entry computation, and the bodies and branches that it runs."""
+        return self._scan.running
+
+    @property
+    def loops(self) -> Sequence[HloInstructionProto]:
+        """The while instructions of the entry computation, and those inside of them."""
+        return self._scan.loops
+
+    def users(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
+        """The instructions that take the result of one outside of fusions."""
+        first = self._scan.first.get(instruction.id)
+        return [] if first is None else [first, *self._scan.others.get(instruction.id, ())]
 
     # --- fusions ----------------------------------------------------------------------------------
 
@@ -175,27 +198,6 @@ class Graph:
         return self.find(holder.operand_ids[index])
 
     # --- loops ------------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def running(self) -> tuple[HloComputationProto, ...]:
-        """The entry computation, and the bodies and branches that it runs."""
-        todo = [self.program.entry] if self.program.entry is not None else []
-        found: dict[int, HloComputationProto] = {}
-        while todo:
-            computation = todo.pop()
-            if computation.id in found:
-                continue
-            found[computation.id] = computation
-            for instruction in self._scanned(computation).nests:
-                called = map(self.program.computations.get, instruction.called_computation_ids)
-                todo += [inner for inner in called if inner is not None]
-        return tuple(found.values())
-
-    @functools.cached_property
-    def loops(self) -> tuple[HloInstructionProto, ...]:
-        """The while instructions of the entry computation, and those inside of them."""
-        nests = (nest for computation in self.running for nest in self._scanned(computation).nests)
-        return tuple(nest for nest in nests if nest.opcode == "while")
 
     @functools.cached_property
     def _looped(self) -> dict[int, HloComputationProto]:

@@ -81,17 +81,15 @@ class Stacks:
         """The id as which a buffer enters a loop, behind moves; None where it enters none."""
         if instruction.id in self._fills and not index:
             return instruction.id
-        _, body = self.graph.loop_of(instruction)
-        users = self.graph.users_in(body or self.graph.program.entry)
         todo = [instruction]
         if index:
-            todo = [user for user in users.get(instruction.id, ())
+            todo = [user for user in self.graph.users(instruction)
                     if user.opcode == "get-tuple-element" and user.tuple_index == index[0]]
         for _ in range(8):
             for at in todo:
                 if at.id in self._fills:
                     return at.id
-            todo = [user for at in todo for user in users.get(at.id, ())
+            todo = [user for at in todo for user in self.graph.users(at)
                     if user.opcode in ("copy", "bitcast")]
         return None
 
