@@ -355,10 +355,15 @@ def some(paths: Iterable[str], most: int = 3) -> str:
     return text if len(known) <= most else f"{text} and {len(known) - most} more"
 
 
-def cut(path: str, keys: int) -> str:
-    """The first keys of a path: of "state.opt['mu'][0]" with 2 "state.opt"."""
+def keys(path: str) -> list[str]:
+    """The keys of a path: "state", ".opt", "['mu']" and "[0]" of "state.opt['mu'][0]"."""
     parts = path.replace("].", "]\0.").replace("[", "\0[").replace(".", "\0.").split("\0")
-    return "".join([part for part in parts if part][:keys])
+    return [part for part in parts if part]
+
+
+def cut(path: str, most: int) -> str:
+    """The first keys of a path: of "state.opt['mu'][0]" with 2 "state.opt"."""
+    return "".join(keys(path)[:most])
 
 
 def lines(lives: Sequence[Live], most: int = 2) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from hbmwatch._evidence import Argument, Evidence, cut
+from hbmwatch._evidence import Argument, Evidence, keys
 from hbmwatch._flow import Live, is_backward, is_forward, is_recomputed
 from hbmwatch._hlo import Program
 from hbmwatch._records import OomMessage, PeakOp, PeakSummary
 
+# dataclasses.replace takes twice as long, and rows may be thousands.
+_BUT_ROLE = operator.attrgetter(*(f.name for f in dataclasses.fields(PeakOp) if f.name != "role"))
 _ROWS = 12
 _DEEPEST = 4
 _HBM = 0
@@ -96,7 +99,7 @@ def with_roles(evidence: Evidence) -> PeakSummary:
     one role that says so ("parameters or optimizer state").
     """
     named = zip(evidence.summary.ops, _roles(evidence), strict=True)
-    ops = tuple(dataclasses.replace(op, role=role) for op, role in named)
+    ops = tuple(PeakOp(*(*_BUT_ROLE(op), role)) for op, role in named)
     return dataclasses.replace(evidence.summary, ops=ops)
 
 
@@ -149,16 +152,18 @@ def _role(
 
 def _by_path(summary: PeakSummary) -> dict[str, int]:
     """Bytes by pytree path, cut where a dozen rows hold them; what is no argument in brackets."""
-    whole: dict[tuple[str | None, str], int] = {}
+    whole: dict[str, int] = {}
+    brackets: dict[str, int] = {}
     for op in summary.ops:
         path = op.path
-        row = path, "" if path else _bracket(op)
-        whole[row] = whole.get(row, 0) + op.size_bytes
+        grouped, name = (whole, path) if path else (brackets, _bracket(op))
+        grouped[name] = grouped.get(name, 0) + op.size_bytes
+    split = [(keys(path), size) for path, size in whole.items()]
     fitting: dict[str, int] = {}
     for depth in range(1, _DEEPEST + 1):
-        rows: dict[str, int] = {}
-        for (named, bracket), size in whole.items():
-            name = cut(named, depth) if named else bracket
+        rows = dict(brackets)
+        for parts, size in split:
+            name = "".join(parts[:depth])
             rows[name] = rows.get(name, 0) + size
         if fitting and (len(rows) > _ROWS or len(rows) == len(fitting)):
             break
