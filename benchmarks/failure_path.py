@@ -237,7 +237,10 @@ def measure(program: Program) -> Measured:
 
 
 def xprof_seconds(logdir: str) -> float:
-    """What XProf's command takes as a whole process, at best; each finds no cache of another's."""
+    """What XProf's command takes as a whole process, at best; each finds no cache of another's.
+
+    One lies beside the profile; the other, by the profile's content, in the temporary folder.
+    """
     best = float("inf")
     for number in range(3):
         (file, *_) = sorted(Path(logdir).rglob("*.xplane.pb"))
@@ -245,9 +248,13 @@ def xprof_seconds(logdir: str) -> float:
         alone.parent.mkdir(parents=True)
         shutil.copy(file, alone)
         xprof = Path(sys.executable).with_name("xprof")
+        fresh = os.environ | {"TMPDIR": str(alone.parent)}
         start = time.perf_counter()
         subprocess.run(
-            [xprof, "get_peak_allocations", alone.parents[3]], check=True, capture_output=True
+            [xprof, "get_peak_allocations", alone.parents[3]],
+            check=True,
+            capture_output=True,
+            env=fresh,
         )
         best = min(best, time.perf_counter() - start)
     return best
