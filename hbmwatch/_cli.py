@@ -257,42 +257,30 @@ def _peak(options: argparse.Namespace) -> int:
 
 def _peak_report(options: argparse.Namespace) -> OomReport:
     """The report of a program that need not have failed: its message is empty."""
-    from hbmwatch import _profile
+    from hbmwatch import _hlo, _profile, _rollup
+    from hbmwatch._conclusions import concluded
+    from hbmwatch._missing import Missing
 
     loaded = _profile.load_program(
         options.logdir, module=options.module, memory_space=options.memory_space
     )
     several = f"the largest of {len(loaded.modules)} modules; --module shows another one"
     is_log_folder = (Path(options.logdir) / "plugins" / "profile").is_dir()
+    summary = dataclasses.replace(loaded.summary, top=options.top)
     report = OomReport(
         OomMessage(""),
-        dataclasses.replace(loaded.summary, top=options.top),
+        summary,
         notes=(several,) if options.module is None and len(loaded.modules) > 1 else (),
         logdir=options.logdir if is_log_folder else None,
         top=options.top,
     )
-    if options.memory_space != "hbm":
-        return report
-    try:
-        return _with_findings(report, loaded.program, loaded.summary)
-    except Exception as error:  # the peak is worth showing without them
-        reason = f"the findings: {type(error).__name__}: {error}"
-        return dataclasses.replace(report, missing=(reason,))
-
-
-def _with_findings(report: OomReport, program: Any, summary: PeakSummary) -> OomReport:
-    from hbmwatch import _findings, _rollup
-    from hbmwatch._evidence import Evidence
-
-    evidence = Evidence(program, dataclasses.replace(summary, top=report.top), report.message)
-    summary = _rollup.with_roles(evidence)
-    return dataclasses.replace(
-        report,
-        summary=summary,
-        rollup=_rollup.rollup(summary),
-        breakdown=_rollup.breakdown(program, summary, report.message),
-        findings=_findings.find(evidence),
-    )
+    missing = Missing(_hlo.caveats(summary))
+    if options.memory_space == "hbm":
+        given = (loaded.program, summary, report.message)
+        breakdown = missing.attempt("the breakdown", {}, _rollup.breakdown, *given)
+        report = dataclasses.replace(report, breakdown=breakdown)
+        report = concluded(report, summary, loaded.program, None, missing)
+    return dataclasses.replace(report, missing=tuple(missing))
 
 
 def _diff(options: argparse.Namespace) -> int:

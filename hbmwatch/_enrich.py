@@ -11,6 +11,7 @@ import jax
 
 from hbmwatch import _errors
 from hbmwatch._failure import Failure, Settings
+from hbmwatch._missing import described
 
 if TYPE_CHECKING:
     from hbmwatch._records import OomMessage, OomReport
@@ -114,4 +115,4 @@ def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None
         settings.on_oom(report)
     except Exception as failed:
         _log.debug("on_oom failed", exc_info=failed)
-        carrier.add_note(f"hbmwatch: on_oom raised {_errors.described(failed)}")
+        carrier.add_note(f"hbmwatch: on_oom raised {described(failed)}")

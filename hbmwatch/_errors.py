@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jax.errors import JaxRuntimeError
 
 from hbmwatch import _render
+from hbmwatch._missing import described, text_of
 
 # The wordings and the records are two thirds of what a watch would load: only a failure does.
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
     from hbmwatch._message import parse_oom
 
     for link in _causes(error):
-        message = parse_oom(_text(link)) if _is_from_jax(link) else None
+        message = parse_oom(text_of(link)) if _is_from_jax(link) else None
         if message is not None:
             return link, message
     return None
@@ -123,13 +124,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # a foreign __str__ may do anything, and then says nothing to us
-        return ""
-
-
 def _notes(error: BaseException) -> tuple[Any, ...]:
     notes = getattr(error, "__notes__", ())
     return tuple(notes) if isinstance(notes, (list, tuple)) else ()
@@ -141,8 +135,3 @@ def bare_report(message: OomMessage, failed: Exception) -> OomReport:
 
     reason = f"the report could not be made: {described(failed)}"
     return OomReport(message=message, missing=(reason,))
-
-
-def described(error: BaseException) -> str:
-    """The error's class and text, also where it refuses to give the text."""
-    return f"{type(error).__name__}: {_text(error)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from hbmwatch import _backward, _buffers, _leaves
 from hbmwatch._evidence import ERROR_1000, Evidence, counted, lines, some
@@ -39,6 +40,7 @@ SUSPICION = {
     "long-lived": 0.8,
     "aggregate": 0.1,
 }
+T = TypeVar("T")
 # What is missing counts as this share of the peak at least.
 _LEAST_MISSING = {"padding": 0.5}
 _LEAST_OF_OTHERS = 0.4
@@ -46,22 +48,26 @@ _TILES = re.compile(r"T\((?:(\d+),)?(\d+)\)")
 _ENDS = 0.6
 
 
-def find(evidence: Evidence) -> tuple[Finding, ...]:
+def find(evidence: Evidence, failed: list[Exception] | None = None) -> tuple[Finding, ...]:
     """What to change, what is worth most first; the aggregate alone where every buffer is ordinary.
+
+    Args:
+        evidence: The failing program, and what is known of the failure.
+        failed: Takes what a kind of finding raises, so that the others are found all the same;
+            None lets it out.
     """
-    makers: tuple[Callable[[Evidence], Finding | None], ...] = (
-        _leaves.donation,
-        _leaves.donation_unusable,
-        _leaves.replication,
-        _leaves.gather,
-        _leaves.arguments_alone,
-        padding,
-        _backward.checkpoint,
-        _backward.residuals,
-        narrower,
-    )
-    found = [finding for make in makers if (finding := make(evidence)) is not None]
-    large = _buffers.large_buffers(evidence)
+
+    def attempt(make: Callable[[Evidence], T], otherwise: T) -> T:
+        try:
+            return make(evidence)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed.append(error)
+            return otherwise
+
+    found = [finding for make in MAKERS if (finding := attempt(make, None)) is not None]
+    large = attempt(_buffers.large_buffers, list[Finding]())
     known = {finding.slug: finding.saves_bytes or 0 for finding in large}
     found = [f for f in found if (f.saves_bytes or 0) > known.get(f.slug, -1)]
     held = {finding.slug for finding in found}
@@ -69,7 +75,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     # What lives long mostly has a better reason that is named above; and all in all comes last.
     for otherwise in (long_lived, aggregate):
         worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes]
-        if not worth and (last := otherwise(evidence)) is not None:
+        if not worth and (last := attempt(otherwise, None)) is not None:
             found = [last]
     worth = [f for f in found if (f.saves_bytes or 0) >= evidence.worth_bytes] or found
     return tuple(sorted(worth, key=lambda finding: -_rank(evidence, finding)))
@@ -262,3 +268,16 @@ def aggregate(evidence: Evidence) -> Finding:
         link=ERROR_1000,
         will_not_help="",
     )
+
+
+MAKERS: tuple[Callable[[Evidence], Finding | None], ...] = (
+    _leaves.donation,
+    _leaves.donation_unusable,
+    _leaves.replication,
+    _leaves.gather,
+    _leaves.arguments_alone,
+    padding,
+    _backward.checkpoint,
+    _backward.residuals,
+    narrower,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -122,7 +123,8 @@ def _xplanes(place: Path) -> list[Path]:
         return here
     runs: dict[Path, float] = {}
     for xplane in place.glob(f"**/plugins/profile/*/*{_SUFFIX}"):
-        runs[xplane.parent] = max(runs.get(xplane.parent, 0.0), xplane.stat().st_mtime)
+        with contextlib.suppress(OSError):  # a link that leads nowhere does not hide other runs
+            runs[xplane.parent] = max(runs.get(xplane.parent, 0.0), xplane.stat().st_mtime)
     if not runs:
         expected = f"plugins/profile/RUN/HOST{_SUFFIX}"
         raise ProfileError(f"there is no profile in {place}: expected {expected}", str(place))

@@ -7,9 +7,8 @@ import dataclasses
 import functools
 import gc
 import importlib.metadata
-import logging
-from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jaxlib.version
@@ -17,7 +16,6 @@ import jaxlib.version
 from hbmwatch import (
     _capture,
     _device,
-    _errors,
     _findings,
     _hlo,
     _notes,
@@ -27,45 +25,18 @@ from hbmwatch import (
     _xprof,
 )
 from hbmwatch._call import CallInfo, call_info
-from hbmwatch._evidence import Evidence
+from hbmwatch._conclusions import concluded
 from hbmwatch._failure import Failure, Settings
-from hbmwatch._records import (
-    DeviceMemory,
-    OomMessage,
-    OomReport,
-    PeakSummary,
-    ProfileError,
-)
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_log = logging.getLogger("hbmwatch")
+from hbmwatch._missing import Missing
+from hbmwatch._records import DeviceMemory, OomMessage, OomReport, PeakSummary
 
 _SECOND_READER_SECONDS = 20.0
 _PLUGINS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "xprof")
 
 
-class _Missing(list[str]):
-    """The sentences for what could not be had."""
-
-    def attempt(
-        self, what: str, otherwise: T, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """What `make` gives; where it fails, `otherwise` and a sentence."""
-        try:
-            return make(*args, **kwargs)
-        except ProfileError as error:
-            self.append(f"{what}: {error}")
-        except Exception as error:
-            self.append(f"{what}: {_errors.described(error)}")
-            _log.debug("%s could not be had", what, exc_info=error)
-        return otherwise
-
-
 def explain(message: OomMessage, failure: Failure, settings: Settings) -> OomReport:
     """The report of a failed call; what cannot be had is a sentence in `missing`."""
-    missing = _Missing()
+    missing = Missing()
     lowered = missing.attempt("the lowered program", None, _lowered, failure)
     captured = None
     if settings.capture != "never":
@@ -82,7 +53,7 @@ def _joined(
     settings: Settings,
     lowered: Any | None,
     captured: _capture.Captured | None,
-    missing: _Missing,
+    missing: Missing,
 ) -> OomReport:
     """Message, peak, profile and device in one report, and what follows from them."""
     attempt = missing.attempt
@@ -97,9 +68,10 @@ def _joined(
     call = attempt("the call's shapes", None, _call, lowered, failure)
     notes: tuple[str, ...] = (captured.note,) if captured and captured.note else ()
     notes += attempt("the notes", (), _notes.notes, program, summary, message, call, device)
+    summary = summary and dataclasses.replace(summary, top=settings.top)
     report = OomReport(
         message=message,
-        summary=summary and dataclasses.replace(summary, top=settings.top),
+        summary=summary,
         device=device,
         breakdown=attempt("the breakdown", {}, _rollup.breakdown, program, summary, message),
         notes=notes,
@@ -112,23 +84,7 @@ def _joined(
     if program is None or summary is None or summary.memory_space != "hbm":
         said = attempt("the findings", (), _findings.of_message, message)
         return dataclasses.replace(report, findings=said)
-    return attempt("the findings", report, _concluded, report, program, call, missing)
-
-
-def _concluded(
-    report: OomReport, program: _hlo.Program, call: CallInfo | None, missing: _Missing
-) -> OomReport:
-    """The report with the buffers' roles, the roll-up and the findings."""
-    attempt, summary = missing.attempt, report.summary
-    assert summary is not None
-    evidence = Evidence(program, summary, report.message, call, report.device)
-    summary = attempt("the roles", summary, _rollup.with_roles, evidence)
-    return dataclasses.replace(
-        report,
-        summary=summary,
-        rollup=attempt("the roll-up", {}, _rollup.rollup, summary),
-        findings=attempt("the findings", (), _findings.find, evidence),
-    )
+    return concluded(report, summary, program, call, missing)
 
 
 @contextlib.contextmanager
@@ -160,7 +116,7 @@ def _call(lowered: Any | None, failure: Failure) -> CallInfo | None:
 
 
 def _summary(
-    captured: _capture.Captured, message: OomMessage, missing: _Missing
+    captured: _capture.Captured, message: OomMessage, missing: Missing
 ) -> PeakSummary | None:
     """The peak in the memory space that ran out; None where the program has nothing in it."""
     named = message.memory_space or "hbm"

@@ -16,15 +16,18 @@ import pytest
 
 from hbmwatch import _findings, _hlo, _rollup
 from hbmwatch._call import CallInfo, call_info
+from hbmwatch._conclusions import concluded
 from hbmwatch._evidence import Evidence
 from hbmwatch._flow import Flow
 from hbmwatch._message import parse_oom
+from hbmwatch._missing import Missing
 from hbmwatch._protos import HloProto, parse
 from hbmwatch._records import (
     DeviceMemory,
     Finding,
     LiveArrays,
     OomMessage,
+    OomReport,
     PeakSummary,
     ProfileError,
 )
@@ -474,6 +477,19 @@ def test_odd_programs_raise_nothing(
         evidence = Evidence(odd, summary, message, call)
         assert _rollup.rollup(_rollup.with_roles(evidence))
         assert _findings.find(evidence)
+
+
+def test_a_kind_of_finding_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it raises is one sentence of the report; a stub, as none is known to raise."""
+
+    def fail(_: Evidence) -> None:
+        raise RuntimeError("no luck")
+
+    program, summary, message, call, findings = explained("momentum_step")
+    monkeypatch.setattr(_findings, "MAKERS", (fail, fail, *_findings.MAKERS))
+    missing = Missing()
+    report = concluded(OomReport(message), summary, program, call, missing)
+    assert (report.findings, missing) == (findings, ["the findings: RuntimeError: no luck"])
 
 
 def test_small_buffers_are_no_padding() -> None:

@@ -80,6 +80,9 @@ def test_of_several_runs_the_newest_is_read(tmp_path: Path) -> None:
     assert load_peak_summary(tmp_path).program_id == 1
     os.utime(tmp_path / "plugins/profile/0/host.xplane.pb", (1_800_000_000, 1_800_000_000))
     assert load_peak_summary(tmp_path).program_id == 3
+    keep(tmp_path, module("jit_i(4)"), "gone").unlink()
+    (tmp_path / "plugins/profile/gone/host.xplane.pb").symlink_to(tmp_path / "nowhere")
+    assert load_peak_summary(tmp_path).program_id == 3
 
 
 @pytest.mark.parametrize("reader", READERS)
