@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import jax
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("hbmwatch")
 
+_WATCHES = frozenset(("hbmwatch._guard", "hbmwatch._stages", "hbmwatch._watch"))
+_JAX_SAYS = "JAX has removed its internal frames"  # on every error, and between text and report
 _ROOM_BYTES = 2**28  # several times what a large report takes; only asked for, never touched
 
 
@@ -35,9 +38,11 @@ def raise_explained(
         The report that is attached to `error`, or None.
 
     Raises:
-        HbmOomError: `from None`, so that a traceback shows the compiler's text once; chained where
-            JAX's traceback filtering is off.
+        HbmOomError: With the frames and notes of `error`, which is its context and not shown, so
+            that a traceback has the compiler's text once; but chained to it where JAX's traceback
+            filtering is off, and to what `error` itself is chained to where that is something.
     """
+    __tracebackhide__ = True  # for IPython and pytest, as JAX marks its own frames
     try:
         carrier, report = _explained(error, failure, settings)
     except Exception:  # no memory or no stack is left even to say so: `error` is worth more
@@ -45,10 +50,36 @@ def raise_explained(
     # No local may hold the exception when it is raised: its traceback holds this frame.
     try:
         if carrier is not None:
-            raise carrier from (error if _filters_nothing() else None)
+            if _filters_nothing():
+                raise carrier from error
+            raise carrier.with_traceback(_callers_frames(error)) from None
     finally:
+        if carrier is not None and carrier.__cause__ is None:
+            _chain(carrier, error)
         del carrier, error
     return report
+
+
+def _chain(carrier: BaseException, error: Exception) -> None:
+    """Chain what was raised in place of `error` to what `error` is chained to."""
+    if error.__cause__ is not None or error.__context__ is not None:
+        carrier.__cause__, carrier.__context__ = error.__cause__, error.__context__
+        carrier.__suppress_context__ = error.__suppress_context__
+    else:
+        error.__traceback__ = None  # as its frames hold the call's arrays, and the carrier has them
+
+
+def _filters_nothing() -> bool:
+    """Whether JAX shows all of its own frames, as who debugs JAX asks for."""
+    return getattr(jax.config, "jax_traceback_filtering", "auto") == "off"
+
+
+def _callers_frames(error: Exception) -> TracebackType | None:
+    """The error's traceback from the first frame on that is not the watch's own."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "") in _WATCHES:
+        frames = frames.tb_next
+    return frames
 
 
 def _explained(
@@ -73,16 +104,14 @@ def _carrier(
     try:
         ours = link is error and _errors.belongs_to_jax(error)
         carrier = _errors.HbmOomError(message.text, report) if ours else error
+        for note in _errors.notes_of(error) if ours else ():
+            if _JAX_SAYS not in str(note):
+                carrier.add_note(note)
         carrier.add_note(_errors.ReportNote(report))
         return carrier
     except Exception as failed:
         _log.debug("the report could not be attached", exc_info=failed)
         return error
-
-
-def _filters_nothing() -> bool:
-    """Whether JAX shows all of its own frames, as who debugs JAX asks for."""
-    return getattr(jax.config, "jax_traceback_filtering", "auto") == "off"
 
 
 def _report(

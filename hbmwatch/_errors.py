@@ -69,7 +69,7 @@ class HbmOomError(JaxRuntimeError):  # type: ignore[misc]  # jaxlib's class has 
         return self.report.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._text, self.report), {"__notes__": list(_notes(self))}
+        return type(self), (self._text, self.report), {"__notes__": list(notes_of(self))}
 
 
 HbmOomError.__module__ = "hbmwatch"
@@ -80,7 +80,7 @@ def report_of(error: BaseException) -> OomReport | None:
     for link in _causes(error):
         if isinstance(link, HbmOomError):
             return link.report
-        for note in _notes(link):
+        for note in notes_of(link):
             if isinstance(note, ReportNote):
                 return note.report
     return None
@@ -124,7 +124,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def _notes(error: BaseException) -> tuple[Any, ...]:
+def notes_of(error: BaseException) -> tuple[Any, ...]:
+    """The notes of an error (PEP 678), also where they are none."""
     notes = getattr(error, "__notes__", ())
     return tuple(notes) if isinstance(notes, (list, tuple)) else ()
 

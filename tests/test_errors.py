@@ -123,6 +123,63 @@ def test_the_original_is_the_context_and_the_visible_cause_where_jax_filters_not
     assert seen == [(jaxs, False), (jaxs, True)]
 
 
+def helper(x: jax.Array) -> Any:
+    """A line of the user's, below the watch."""
+    try:
+        return jax.jit(fill)(x)
+    except jax.errors.JaxRuntimeError as error:
+        error.add_note("batch 17")
+        raise
+
+
+def in_a_block(x: jax.Array) -> None:
+    with watch_hbm():
+        helper(x)
+
+
+@pytest.mark.parametrize("watched", [in_a_block, watch_hbm(helper, jit=False)])
+def test_the_frames_and_notes_below_the_watch_are_kept(watched: Any) -> None:
+    """Where a whole loop is watched, the traceback still says which line of it failed."""
+    try:
+        watched(jnp.ones(8))
+    except HbmOomError as error:
+        names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        notes = error.__notes__
+
+    assert "helper" in names
+    assert notes[0] == "batch 17" and [type(note) for note in notes] == [str, ReportNote]
+
+
+def test_what_was_being_handled_is_shown_as_with_bare_jit(tmp_path: Path) -> None:
+    """An error of the user's, in whose handler the step runs out of memory, is not hidden."""
+    step = watch_hbm(fill, logdir=tmp_path)
+    try:
+        try:
+            raise LookupError("checkpoint 41 is corrupt")
+        except LookupError:
+            step(jnp.ones(8))
+    except HbmOomError as error:
+        printed = traceback.format_exc()
+        context = error.__context__
+
+    assert isinstance(context, LookupError)
+    assert [printed.count(text) for text in ("LookupError: checkpoint 41", TEXT)] == [1, 1]
+
+
+def test_a_kept_error_holds_no_array_without_its_traceback(tmp_path: Path) -> None:
+    """with_traceback(None) is all that it takes, as with bare jit."""
+    x = jnp.ones(8)
+    alive = weakref.ref(x)
+    kept: list[HbmOomError] = []
+    try:
+        watch_hbm(fill, logdir=tmp_path)(x)
+    except HbmOomError as error:
+        kept.append(error.with_traceback(None))
+
+    del x
+    assert kept and (alive() is None or jax.__version_info__ < (0, 8))  # which has a cycle
+
+
 def is_freed(step: Any) -> bool:
     """Whether a failed call's argument is freed without a garbage collection."""
     gc.disable()

@@ -42,8 +42,7 @@ def test_an_oom_in_the_handler_of_another_is_explained_as_its_own(tmp_path: Path
 
     names = [oom.summary.module for oom in ooms if oom.summary is not None]
     assert names == ["jit_fill", "jit_doubled"]
-    context = ooms[1].__context__
-    assert context is not None and context.__context__ is ooms[0]
+    assert ooms[1].__context__ is ooms[0] and not ooms[1].__suppress_context__
 
 
 def test_recursion_explains_once(tmp_path: Path) -> None:
