@@ -417,9 +417,11 @@ def _is_piece(origin: Origin) -> bool:
 def _is_partial(evidence: Evidence, live: Live, count: int) -> bool:
     """Whether equal buffers could be results of the steps of a loop.
 
-    They are not the gradients of as many arguments, nor what devices exchange.
+    They are not the gradients of as many arguments, nor what devices exchange, nor in a loop that
+    is not unrolled.
     """
     exchanged = live.op.opcode.startswith(("all-", "reduce-scatter", "collective-"))
     alike = sum(1 for argument in evidence.arguments if argument.dims == live.dims)
     gradients = alike > 0 and count <= 2 * alike
-    return live.op.kind == "temporary" and not exchanged and not gradients
+    looped = evidence.flow.graph.loop_of(live.instruction)[0] is not None
+    return live.op.kind == "temporary" and not (exchanged or gradients or looped)

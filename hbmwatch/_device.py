@@ -67,9 +67,13 @@ def _live(device: Any, args: Any) -> tuple[LiveArrays, ...]:
     """Live arrays on a device that the call did not pass in, grouped by shape and dtype."""
     passed = {id(leaf) for leaf in jax.tree_util.tree_leaves(args)}
     groups: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
+    buffers: set[int | None] = set()
     for array in jax.live_arrays(device.platform):
-        if id(array) in passed or array.is_deleted() or device not in array.sharding.device_set:
+        if id(array) in passed or device not in array.sharding.device_set:
             continue
+        if not _has_memory(array) or (buffer := _buffer(array)) in buffers:
+            continue
+        buffers |= {buffer} - {None}
         size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
         key = (array.shape, str(array.dtype))
         count, total = groups.get(key, (0, 0))
@@ -78,10 +82,31 @@ def _live(device: Any, args: Any) -> tuple[LiveArrays, ...]:
     return tuple(sorted(live, key=lambda group: -group.size_bytes)[:_SHOWN_GROUPS])
 
 
+def _has_memory(array: Any) -> bool:
+    """Whether an array has memory: not if it is deleted, or the result of a call that failed."""
+    if array.is_deleted():
+        return False
+    try:
+        if array.is_ready():  # or waiting would be long
+            array.block_until_ready()
+    except Exception:
+        return False
+    return True
+
+
+def _buffer(array: Any) -> int | None:
+    """The address of an array's memory, which others may share; None where it is not known."""
+    try:
+        return int(array.unsafe_buffer_pointer())
+    except Exception:  # it is on several devices, or the device does not tell
+        return None
+
+
 def deleted_paths(
     fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """The pytree paths of the arguments that were donated and are deleted now."""
     leaves = named_leaves(fun, args, kwargs)
-    arrays = ((path, leaf) for path, leaf in leaves if isinstance(leaf, jax.Array))
+    arrays = ((path, leaf) for path, leaf in leaves
+              if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer))
     return tuple(path for path, array in arrays if array.is_deleted())

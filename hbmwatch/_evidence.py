@@ -205,7 +205,7 @@ class Evidence:
                 dims=given.dims,
                 element_type=given.element_type,
                 size_bytes=given.size_bytes,
-                sharding=shardings[given.number] if given.number < len(shardings) else None,
+                sharding=shardings[given.number] if 0 <= given.number < len(shardings) else None,
                 leaf=leaves.get(given.number),
                 aliased=given.number in aliased,
                 in_hbm=given.in_hbm,

@@ -245,7 +245,8 @@ class Flow:
             if at.metadata.op_name and at.opcode != "parameter":
                 return at
             inner = self.graph.fused(at)
-            named = [i for i in inner.instructions if i.metadata.op_name] if inner else []
+            within = self.program.inside(inner) if inner is not None else ()
+            named = [i for i in within if i.metadata.op_name]
             if named:
                 return named[-1]
             todo += self.graph.operands(at)

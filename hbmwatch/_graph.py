@@ -58,13 +58,13 @@ class _Scan(NamedTuple):
         running: The entry computation, and the bodies and branches that it runs.
         loops: The while instructions in them.
         first: The first user of each instruction, by the latter's id.
-        others: Its other users, where there are any: for most there are none.
+        others: Its other users by their ids, where there are any: for most there are none.
     """
 
     running: list[HloComputationProto]
     loops: list[HloInstructionProto]
     first: dict[int, HloInstructionProto]
-    others: dict[int, list[HloInstructionProto]]
+    others: dict[int, dict[int, HloInstructionProto]]
 
 
 def elements(shape: ShapeProto) -> int:
@@ -80,6 +80,7 @@ class Graph:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.find = program.find
+        self._within: dict[int, list[HloInstructionProto]] = {}
 
     def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
         """The instructions whose results an instruction takes."""
@@ -95,7 +96,7 @@ class Graph:
     def _scan(self) -> _Scan:
         """What a look at each instruction that runs on its own tells; fusions are not entered."""
         first: dict[int, HloInstructionProto] = {}
-        others: dict[int, list[HloInstructionProto]] = {}
+        others: dict[int, dict[int, HloInstructionProto]] = {}
         running, loops = [], []
         todo = [self.program.entry] if self.program.entry is not None else []
         seen: set[int] = set()
@@ -112,8 +113,8 @@ class Graph:
                 for operand in instruction.operand_ids[:]:  # a list is quicker to go through
                     if operand not in first:
                         first[operand] = instruction
-                    else:
-                        others.setdefault(operand, []).append(instruction)
+                    elif first[operand] is not instruction:
+                        others.setdefault(operand, {})[instruction.id] = instruction
         return _Scan(running, loops, first, others)
 
     @property
@@ -129,7 +130,8 @@ class Graph:
     def users(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
         """The instructions that take the result of one outside of fusions."""
         first = self._scan.first.get(instruction.id)
-        return [] if first is None else [first, *self._scan.others.get(instruction.id, ())]
+        others = self._scan.others.get(instruction.id, {})
+        return [] if first is None else [first, *others.values()]
 
     # --- fusions ----------------------------------------------------------------------------------
 
@@ -149,21 +151,25 @@ class Graph:
         self, caller: HloInstructionProto, parameter: HloInstructionProto
     ) -> HloInstructionProto | None:
         """What a fusion passes for one of its parameters; None where it passes nothing."""
-        if parameter.parameter_number >= len(caller.operand_ids):
+        if not 0 <= parameter.parameter_number < len(caller.operand_ids):
             return None
         return self.find(caller.operand_ids[parameter.parameter_number])
 
     def everything_in(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
         """The instructions inside a fusion and inside the fusions in it."""
-        found: list[HloInstructionProto] = []
-        calls, entered = [instruction], set[int]()
-        for call in calls:  # grows meanwhile; a damaged program may come round again
-            inner = self.fused(call)
-            if inner is not None and inner.id not in entered:
-                entered.add(inner.id)
-                found += inner.instructions
-                calls += [inside for inside in inner.instructions if inside.opcode in _CALLS]
-        return found
+        outer = self.fused(instruction)
+        if outer is None:
+            return []
+        if outer.id not in self._within:
+            found = self._within[outer.id] = list[HloInstructionProto]()
+            calls, entered = [instruction], set[int]()
+            for call in calls:  # grows meanwhile; a damaged program may come round again
+                inner = self.fused(call)
+                if inner is not None and inner.id not in entered:
+                    entered.add(inner.id)
+                    found += self.program.inside(inner)
+                    calls += [one for one in self.program.inside(inner) if one.opcode in _CALLS]
+        return self._within[outer.id]
 
     def root(self, instruction: HloInstructionProto) -> HloInstructionProto:
         """What makes a result inside a fusion, behind bitcasts and copies; itself elsewhere.
@@ -200,25 +206,27 @@ class Graph:
     # --- loops ------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _looped(self) -> dict[int, HloComputationProto]:
-        """The computation that an instruction of a loop's body or condition is in, by its id."""
-        ids = {called for loop in self.loops for called in loop.called_computation_ids}
+    def _looped(self) -> dict[int, tuple[HloInstructionProto, HloComputationProto]]:
+        """The loop that an instruction is in, and the body or condition, by the former's id."""
+        owners = {called: loop for loop in reversed(self.loops)
+                  for called in loop.called_computation_ids}
         found = {}
-        for body in (self.program.computations.get(called) for called in ids):
-            for instruction in body.instructions if body is not None else ():
-                found[instruction.id] = body
+        for called, loop in owners.items():
+            body = self.program.computations.get(called)
+            if body is None:
+                continue
+            for instruction in self.program.inside(body):
+                found[instruction.id] = loop, body
                 if instruction.opcode in ("async-start", "call"):
-                    found |= {inner.id: body for inner in self.everything_in(instruction)}
-        return {inner: body for inner, body in found.items() if body is not None}
+                    inside = self.everything_in(instruction)
+                    found |= {inner.id: (loop, body) for inner in inside}
+        return found
 
     def loop_of(
         self, instruction: HloInstructionProto
     ) -> tuple[HloInstructionProto | None, HloComputationProto | None]:
         """The loop in whose body an instruction is, and the body; None for both in no loop."""
-        body = self._looped.get(instruction.id)
-        if body is None:
-            return None, None
-        return next(w for w in self.loops if body.id in w.called_computation_ids), body
+        return self._looped.get(instruction.id, (None, None))
 
     def start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
         """What a loop carries at a position when it starts, behind moves."""
@@ -302,7 +310,7 @@ class Graph:
             if at.opcode == "parameter" and outer:
                 at, outer = self.passed(outer[-1], at), outer[:-1]
             elif at.opcode in MOVES or (
-                inner is not None and {i.opcode for i in inner.instructions} <= _PLAIN
+                inner is not None and {i.opcode for i in self.program.inside(inner)} <= _PLAIN
             ):
                 at = self.first(at)
             else:

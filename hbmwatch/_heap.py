@@ -172,7 +172,7 @@ class _Heap:
             raise ProfileError(
                 f"in the heap trace of {self.program.name} buffer {buffer} shares with itself"
             )
-        self.canonical[buffer] = canonical
+        self.canonical[buffer] = root  # no chain grows long, and none comes round again
         if self._refer(root) == 1:
             self.reused.add(root)
             self._grow(root, buffer)

@@ -96,8 +96,8 @@ def caveats(summary: PeakSummary) -> tuple[str, ...]:
     """
     unknown = {int(kind) for op in summary.ops for kind in _shapes.UNKNOWN.findall(op.shape)}
     return tuple(
-        f"{summary.module} has buffers of XLA's element type {kind}, which this version of "
-        f"hbmwatch does not know: their sizes are right, their padding is not known"
+        f"{summary.module}({summary.program_id}) has buffers of XLA's element type {kind}, which "
+        f"this version of hbmwatch does not know: their sizes are right, their padding is not known"
         for kind in sorted(unknown)
     )
 
@@ -126,7 +126,7 @@ def _rows(
     memory_space: str,
 ) -> tuple[PeakOp, ...]:
     """A row for each buffer, and one for all small ones."""
-    shapes = _Shapes()
+    shapes: dict[bytes, tuple[str, int | None]] = {}
     rows = [
         _row(program, buffer, shapes, spans.get(buffer.proto.id), memory_space)
         for buffer in buffers
@@ -138,28 +138,27 @@ def _rows(
     return tuple(rows)
 
 
-class _Shapes(dict[bytes, tuple[str, int | None]]):
-    """Texts and unpadded bytes of shapes, made once for all that are equal: layers repeat them."""
-
-    def of(self, shape: ShapeProto) -> tuple[str, int | None]:
-        """The text of a shape, and its bytes without padding, if known."""
-        serialized = shape.SerializeToString()
-        if serialized not in self:
-            self[serialized] = _shapes.shape_text(shape), _shapes.unpadded_bytes(shape)
-        return self[serialized]
+def _described(
+    shape: ShapeProto, known: dict[bytes, tuple[str, int | None]]
+) -> tuple[str, int | None]:
+    """Text and unpadded bytes of a shape, made once for all that are equal: layers repeat them."""
+    serialized = shape.SerializeToString()
+    if serialized not in known:
+        known[serialized] = _shapes.shape_text(shape), _shapes.unpadded_bytes(shape)
+    return known[serialized]
 
 
 def _row(
     program: Program,
     buffer: Buffer,
-    shapes: _Shapes,
+    shapes: dict[bytes, tuple[str, int | None]],
     span: tuple[int, int] | None,
     memory_space: str,
 ) -> PeakOp:
     """What is shown of one buffer."""
     instruction = buffer.instruction
     index = buffer.proto.defined_at.shape_index
-    text, unpadded = shapes.of(_shapes.subshape(instruction.shape, index))
+    text, unpadded = _described(_shapes.subshape(instruction.shape, index), shapes)
     stack = program.frames(instruction)
     program.shown[instruction.name] = instruction
     return PeakOp(

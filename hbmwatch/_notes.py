@@ -13,7 +13,7 @@ from hbmwatch._sizes import format_size
 
 _GROUPS, _CHANGES, _PATHS = 4, 3, 4
 _MOST = 0.5
-_FULL, _SMALL = 0.8, 0.1
+_FULL, _SMALL, _NOISE = 0.8, 0.1, 0.001
 _ON_CHIP = ("vmem", "smem", "cmem", "sflag")
 
 
@@ -117,12 +117,12 @@ def _tenants(
                 f"The request is small ({format_size(requested)}); the device was already full: "
                 f"{format_size(in_use)} of {format_size(limit)} were in use."
             )
-    if device.live:
+    total = sum(group.size_bytes for group in device.live)
+    if total and total >= _NOISE * max(requested or 0, limit or 0):
         groups = [
             f"{group.count} x {group.dtype}{list(group.shape)} ({format_size(group.size_bytes)})"
             for group in device.live[:_GROUPS]
         ]
-        total = sum(group.size_bytes for group in device.live)
         more = len(device.live) - len(groups)
         listed = f"{', '.join(groups)}{f' and {more} more groups' if more else ''}"
         said.append(

@@ -85,9 +85,11 @@ class Program:
         """
         known = self._known
         if instruction_id not in known:
-            computation = self._unread.pop(instruction_id >> _ID_BITS, None)
+            number = instruction_id >> _ID_BITS
+            computation = self._unread.pop(number, None)
             for instruction in computation.instructions if computation is not None else ():
-                known.setdefault(instruction.id, instruction)
+                if instruction.id >> _ID_BITS == number:
+                    known[instruction.id] = instruction
             if instruction_id not in known:  # it is an older XLA's, or a damaged program's
                 known[instruction_id] = self.instructions.get(instruction_id)
         return known[instruction_id]
@@ -116,13 +118,23 @@ class Program:
         return found if found is not None else next(named, None)
 
     @functools.cached_property
-    def scheduled(self) -> tuple[HloInstructionProto, ...]:
+    def scheduled(self) -> Sequence[HloInstructionProto]:
         """The entry computation's instructions, in the order of its schedule."""
-        return tuple(self.entry.instructions) if self.entry is not None else ()
+        return self.inside(self.entry) if self.entry is not None else ()
 
     def inside(self, computation: HloComputationProto) -> Sequence[HloInstructionProto]:
-        """The instructions of a computation, in the order of its schedule."""
-        return self.scheduled if computation is self.entry else computation.instructions
+        """The instructions of a computation, in the order of its schedule.
+
+        They are kept: protobuf makes its objects anew each time that nobody holds them.
+        """
+        if computation.id not in self._inside:
+            self._inside[computation.id] = tuple(computation.instructions)
+        return self._inside[computation.id]
+
+    @functools.cached_property
+    def _inside(self) -> dict[int, tuple[HloInstructionProto, ...]]:
+        """What inside has made so far, by the computation's id."""
+        return {}
 
     def buffer(self, buffer_id: int) -> Buffer | None:
         """A logical buffer by id; None where it has no place in an allocation.

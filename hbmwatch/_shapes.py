@@ -22,7 +22,7 @@ _TYPES = {
 }
 _NO_ARRAYS = {_OPAQUE: "opaque", _TOKEN: "token"}
 # An element type that this reader does not know, as type_name writes it.
-UNKNOWN = re.compile(r"\btype(\d+)\[")
+UNKNOWN = re.compile(r"\btype(-?\d+)\[")
 _UNBOUNDED = _COMBINED = -(2**63)
 
 

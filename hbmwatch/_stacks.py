@@ -36,6 +36,7 @@ class Stacks:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self._known: dict[int, dict[int, tuple[int, Stack]]] = {}
 
     @functools.cached_property
     def _fills(self) -> dict[int, tuple[HloInstructionProto, int]]:
@@ -64,11 +65,19 @@ class Stacks:
         if loop is None or root is None:
             return None
         writes = self._writes(instruction)
-        for position in range(len(root.operand_ids) if writes else 0):
-            stack = self._stack_at(loop, position)
-            if stack is not None and self.graph.root(stack.update).id in writes:
-                return stack
-        return None
+        filled = self._filled(loop, len(root.operand_ids)) if writes else {}
+        return min((filled[w] for w in writes if w in filled), default=(0, None))[1]
+
+    def _filled(self, loop: HloInstructionProto, positions: int) -> dict[int, tuple[int, Stack]]:
+        """The stacks of a loop with their positions, by the id of what writes the slice."""
+        if loop.id not in self._known:
+            filled: dict[int, tuple[int, Stack]] = {}
+            for position in range(positions):
+                stack = self._stack_at(loop, position)
+                if stack is not None:
+                    filled.setdefault(self.graph.root(stack.update).id, (position, stack))
+            self._known[loop.id] = filled
+        return self._known[loop.id]
 
     def _writes(self, instruction: HloInstructionProto) -> set[int]:
         """The ids of the dynamic-update-slices that make an instruction's results."""
@@ -101,7 +110,9 @@ class Stacks:
             if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
                 continue
             update = self.graph.find(root.operand_ids[position])
-            while update is not None and update.opcode in ("copy", "bitcast", "copy-done"):
+            for _ in range(_DEEPEST):
+                if update is None or update.opcode not in ("copy", "bitcast", "copy-done"):
+                    break
                 update = self.graph.first(update)
             if update is None:
                 continue

@@ -17,21 +17,18 @@ _MIXES = frozenset(
 _PREFETCHED = "ConcatBitcast"
 _DEEPEST = 60
 
-# A set of parameters is a number, with one bit for each.
 Masks = dict[int, list[int]]
 
 
 class _Known(NamedTuple):
-    """What is known before the walks from the outputs, and what they found already.
+    """What walks from the outputs found already.
 
     Attributes:
-        arguments: The bit of each of the program's arguments, by the instruction's id.
         sources: The arguments above one result of an instruction, by its id and which result.
         masks: The parameters above each result of a fusion, by its id.
     """
 
-    arguments: dict[int, int]
-    sources: dict[tuple[int, int], int]
+    sources: dict[tuple[int, int], frozenset[int]]
     masks: Masks
 
 
@@ -41,24 +38,23 @@ def updated(graph: Graph) -> frozenset[int]:
     Element by element, that is: a matrix product, a sum or a gather in between makes it another
     thing, that needs the argument until it is done.
     """
-    forms: dict[tuple[tuple[int, ...], int], int] = {}
-    bits = {parameter.instruction.id: 1 << i for i, parameter in enumerate(graph.parameters)}
+    forms: dict[tuple[tuple[int, ...], int], set[int]] = {}
     for parameter in graph.parameters:
         if parameter.dims:
             form = (parameter.dims, parameter.element_type)
-            forms[form] = forms.get(form, 0) | bits[parameter.instruction.id]
-    found = 0
-    known = _Known(bits, {}, {})
+            forms.setdefault(form, set()).add(parameter.number)
+    found: set[int] = set()
+    known = _Known({}, {})
     for index, result in enumerate(graph.results):
         alike = forms.get((result.dims, result.element_type))
         if alike and result.instruction is not None:
             found |= alike & _sources(graph, result.instruction, index, known)
-    return frozenset(p.number for p in graph.parameters if found & bits[p.instruction.id])
+    return frozenset(found)
 
 
 def _sources(
     graph: Graph, at: HloInstructionProto, index: int, known: _Known, depth: int = 0
-) -> int:
+) -> frozenset[int]:
     """The arguments from which a result is computed element by element, through loops too.
 
     Args:
@@ -71,15 +67,14 @@ def _sources(
     key = (at.id, index)
     if key in known.sources:
         return known.sources[key]
-    known.sources[key] = found = 0  # for a way that comes round again
-    if at.id in known.arguments:
-        found = known.arguments[at.id]
+    known.sources[key] = frozenset()
+    if at.id in graph.argument_ids:
+        known.sources[key] = frozenset((graph.argument_ids[at.id],))
     elif depth < _DEEPEST:
         above, place = _operands(graph, at, index, known.masks)
-        for operand in above:
-            found |= _sources(graph, operand, place, known, depth + 1)
-    known.sources[key] = found
-    return found
+        found = [_sources(graph, o, place, known, depth + 1) for o in above]
+        known.sources[key] = found[0] if len(found) == 1 else frozenset().union(*found)
+    return known.sources[key]
 
 
 def _operands(
@@ -120,7 +115,10 @@ def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProt
 
 
 def _masks(inner: HloComputationProto) -> list[int]:
-    """For each result of a fusion, the parameters that it is computed from element by element."""
+    """For each result of a fusion, the parameters that it is computed from element by element.
+
+    A set of parameters is a number, with one bit for each.
+    """
     masks: dict[int, int] = {}
     results: Sequence[int] = ()
     for instruction in inner.instructions:

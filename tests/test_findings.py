@@ -32,7 +32,7 @@ from hbmwatch._records import (
     ProfileError,
 )
 from hbmwatch._sizes import format_size
-from tests import oom_programs
+from tests import oom_programs, programs
 from tests.oom_programs import CASES, Case, array, on_one, size
 
 BF16 = 2
@@ -302,6 +302,21 @@ def test_gradients_alone_are_no_reason_to_donate() -> None:
         return gradients(list(params.values()), x)
 
     assert "donation" not in slugs(explain(on_one(as_list, weights, array(256, 8192))).findings)
+
+
+def test_a_loop_of_the_compilers_is_no_unrolled_one() -> None:
+    """Equal buffers in the body of a while, as the CPU's random bits are, are no steps."""
+    program = programs.compiled("seed", "cpu").program
+    findings = _findings.find(Evidence(program, _hlo.peak_summary(program)))
+    assert slugs(findings)[0] == "random-bits"
+
+
+def test_roles_change_nothing_else() -> None:
+    """Each row is the same but for its role, and every row has one."""
+    program, summary, _, _, _ = explained("adam_step")
+    told = _rollup.with_roles(Evidence(program, summary))
+    assert told == summary
+    assert all(op.role for op in told.ops) and not any(op.role for op in summary.ops)
 
 
 def test_memory_on_the_chip_is_a_matter_of_blocks() -> None:

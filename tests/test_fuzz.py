@@ -111,7 +111,7 @@ def read_program(proto: bytes, name: str = "jit_step(1)") -> None:
         assert isinstance(_hlo.caveats(summary), tuple)
     summary = _hlo.peak_summary(program)
     evidence = Evidence(program, summary, OomMessage("RESOURCE_EXHAUSTED: x"))
-    for conclude in (_rollup.with_roles, _findings.find):
+    for conclude in (lambda e: _rollup.rollup(_rollup.with_roles(e)), _findings.find):
         with contextlib.suppress(Exception):  # a report then goes without; but they must end
             conclude(evidence)
 
