@@ -91,7 +91,7 @@ def _captured(program: _hlo.Program, proto: bytes, note: str) -> Captured:
 def _module_names(message: OomMessage, failure: Failure, lowered: Any | None) -> tuple[str, ...]:
     """What the failing HLO module may be called, the surest first."""
     names = [message.module or "", _lowered_name(lowered)]
-    if failure.function:
+    if failure.function and failure.jitted:
         plain = _NOT_IN_MODULE_NAMES.sub("_", failure.function).rstrip("_")
         names += [f"jit_{plain}", f"pmap_{plain}"]
     return tuple(dict.fromkeys(name for name in names if name))
@@ -206,7 +206,8 @@ def _asks_for(program: _hlo.Program, message: OomMessage) -> bool | None:
         # Compilers before 2026 leave the arguments out.
         sizes, asked, name = [total, total - arguments], message.used_bytes, "used_bytes"
     else:
-        sizes, name = [a.size for a in allocations], "requested_bytes"
+        own = [a for a in allocations if not a.is_entry_computation_parameter]
+        sizes, name = [a.size for a in own], "requested_bytes"
         asked = message.requested_bytes or 0
     rounding = message.resolution_bytes.get(name, 0)
     return any(abs(size - asked) <= rounding for size in sizes)

@@ -31,6 +31,7 @@ class Failure:
 
     Attributes:
         function: The function's name; "" for a `with` block.
+        jitted: Whether it is jitted, so that a program has its name.
         fun: The function, for the names of its arguments.
         lower: Gives the failing program's jax.stages.Lowered, from JAX's caches where it has been
             lowered before; None where no program is known.
@@ -46,6 +47,7 @@ class Failure:
     """
 
     function: str = ""
+    jitted: bool = True
     fun: Callable[..., Any] | None = None
     lower: Callable[[], Any] | None = None
     compile: Callable[[Any], Any] | None = None

@@ -258,7 +258,7 @@ def _watched(fun: Callable[..., Any], target: Any, settings: Settings) -> Any:
     watched = guarded(target, functools.partial(_call_failure, name, target, lower), settings)
     functools.update_wrapper(watched, target)
     watched.__name__, watched.__wrapped__ = name, fun
-    known = Failure(name, target)
+    known = Failure(name, fun=target)
     if hasattr(target, "trace"):
         watched.trace = watched_stage(target.trace, Traced, known, settings)
     if lower is not None:
@@ -303,8 +303,10 @@ def _call_failure(
     compiles: Compiles,
 ) -> Failure:
     """What is known of a failed call of a function that JAX compiles when it is called."""
+    jitted = _holds_jitted(target) and not getattr(jax.config, "jax_disable_jit", False)
     known = Failure(
         name,
+        jitted,
         target,
         args=args,
         kwargs=kwargs,
@@ -315,7 +317,7 @@ def _call_failure(
     )
     if isinstance(target, jax.stages.Compiled):
         return replace(known, compile=lambda _: target)
-    if lower is None or _is_traced(args, kwargs):
+    if lower is None or not jitted or _is_traced(args, kwargs):
         return known
     lower = functools.partial(lower, *args, **kwargs)
     return replace(known, lower=lower, compile=lambda lowered: lowered.compile())

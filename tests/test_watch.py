@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -225,6 +226,49 @@ def test_a_later_innocent_program_is_not_blamed(watch: Callable[..., Any]) -> No
     assert oom.summary is not None
     assert oom.summary.module == "jit_guilty"
     assert oom.report.notes[0].startswith("the memory ran out in jit_guilty(")
+
+
+def test_a_program_does_not_ask_for_its_arguments(watch: Callable[..., Any]) -> None:
+    """One that is given all of the poisoned result is innocent: it has only to read it."""
+
+    def guilty(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return w * 2, jnp.broadcast_to(x[0], (SIDE, SIDE)) + 1
+
+    culprit = jax.jit(guilty, donate_argnums=0)
+    _, poisoned = culprit(jnp.ones((1024, 1024)), SMALL)  # a small program would not run ahead
+
+    oom = fails(watch(lambda y: y[0, 0]), poisoned)
+
+    assert oom.summary is not None
+    assert oom.summary.module == "jit_guilty"
+    live = oom.report.device.live if oom.report.device is not None else ()
+    assert max((group.size_bytes for group in live), default=0) < 2**50  # it holds no memory
+
+
+def named_twice(x: jax.Array) -> jax.Array:
+    """Its name is that of a program, below; run without jit it runs another one."""
+    return jnp.broadcast_to(x[0], (SIDE, SIDE))
+
+
+@pytest.mark.parametrize("how", ["jit=False", "disable_jit"])
+def test_what_is_not_jitted_runs_no_program_of_its_name(how: str) -> None:
+    """The program that ran is shown, as a guess, and not one that is called like the function."""
+    def other(x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(x[0], (SIDE, SIDE)) @ jnp.ones(SIDE)
+
+    other.__name__ = named_twice.__name__
+    other = jax.jit(other)
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(other(SMALL))
+
+    with contextlib.ExitStack() as stack:
+        if how == "disable_jit":
+            stack.enter_context(jax.disable_jit())
+        oom = fails(watch_hbm(named_twice, jit=how == "disable_jit"), SMALL)
+
+    assert oom.summary is not None
+    assert oom.summary.module == "jit_broadcast_in_dim"
+    assert "is a guess" in oom.report.notes[0]
 
 
 def test_an_innocent_program_is_not_blamed_for_one_that_is_gone(
