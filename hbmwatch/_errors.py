@@ -95,7 +95,10 @@ def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
     from hbmwatch._message import parse_oom
 
     for link in _causes(error):
-        message = parse_oom(text_of(link)) if _is_from_jax(link) else None
+        text = text_of(link)
+        # What a callback of the user's raised is quoted by XLA, whatever it says.
+        quoted = "error calling callback" in text and "RESOURCE_EXHAUSTED" not in text
+        message = parse_oom(text) if _is_from_jax(link) and not quoted else None
         if message is not None:
             return link, message
     return None
@@ -106,8 +109,10 @@ def belongs_to_jax(error: BaseException) -> bool:
 
     Those we replace by HbmOomError; an exception class of somebody else's stays what it is.
     """
-    mosaic = type(error).__name__ == "MosaicError" and type(error).__module__.startswith("jax.")
-    return type(error) in (JaxRuntimeError, ValueError) or mosaic
+    kind = type(error)
+    mosaic = kind.__name__ == "MosaicError" and kind.__module__.startswith("jax.")
+    warm = kind is ValueError and text_of(error).startswith("RESOURCE_EXHAUSTED:")
+    return kind is JaxRuntimeError or warm or mosaic
 
 
 def _is_from_jax(error: BaseException) -> bool:
@@ -115,13 +120,15 @@ def _is_from_jax(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and its explicit causes; a cycle ends it."""
+    """The error and its explicit causes, of a group its members too; a cycle ends it."""
     seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__
+    todo: list[BaseException | None] = [error]
+    for link in todo:  # grows meanwhile
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            todo += [link.__cause__]
+            todo += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
 
 
 def notes_of(error: BaseException) -> tuple[Any, ...]:

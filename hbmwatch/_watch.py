@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -153,8 +155,8 @@ def watch_hbm(
     Args:
         fun: The step; or the folder for profiles, as in jax.profiler.trace(folder); or None.
         logdir: The folder in which the profile of a failing program is kept, for
-            `xprof --logdir`. None: a folder under the system's temporary folder, made on failure,
-            of which the last 8 profiles are kept.
+            `xprof --logdir`. None, and an address as of a bucket: a folder under the system's
+            temporary folder, made on failure, of which the last 8 profiles are kept.
         capture: "on_oom" costs nothing before the failure. "always" puts jax.profiler.trace around
             every call, for a timeline as well. "never" reports from the error's text alone.
         sync: When to wait for the outputs, so that an asynchronous failure appears in the call:
@@ -171,8 +173,9 @@ def watch_hbm(
 
     Raises:
         TypeError: A keyword that jax.jit does not have; jit keywords for a function that is jitted
-            already or with jit=False; a generator or coroutine function.
-        ValueError: An unknown `capture` or `sync`, or a HBMWATCH_DISABLE that is no boolean.
+            already or with jit=False; a generator or coroutine function; a `top` that is no int.
+        ValueError: An unknown `capture` or `sync`, a negative `top`, or a HBMWATCH_DISABLE that is
+            no boolean.
     """
     if isinstance(fun, (str, os.PathLike)):
         if logdir is not None:
@@ -180,10 +183,15 @@ def watch_hbm(
         fun, logdir = None, fun
     _check_choice("capture", capture, Capture)
     _check_choice("sync", sync, Sync)
+    if operator.index(top) < 0:
+        raise ValueError(f"top={top}: the report cannot show fewer than 0 buffers")
     unknown = jit_kwargs.keys() - inspect.signature(jax.jit).parameters.keys()
     if unknown:
         raise TypeError(f"neither watch_hbm nor jax.jit has a keyword {_listed(unknown)}")
     folder = None if logdir is None else os.fspath(logdir)
+    if folder is not None and "://" in folder:
+        warnings.warn(f"profiles are kept on this host, not in {folder!r}", stacklevel=2)
+        folder = None
     settings = Settings(folder, capture, sync, top, on_oom)
     if fun is None:
         return WatchContext(settings, jit, jit_kwargs)

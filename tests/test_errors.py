@@ -243,6 +243,7 @@ OOMS = {
         "INTERNAL: Buffer Definition Event: Error preparing computation: "
         "Out of memory allocating 1125899906842624 bytes."
     ),
+    "in a group, as of tasks": ExceptionGroup("two tasks", [KeyError(1), JAX_ERROR(TEXT)]),
     "wrapped": caused(Foreign("step 3"), JAX_ERROR(TEXT)),
     "wrapped twice": caused(Foreign("a"), caused(Foreign("b"), ValueError(TEXT))),
 }
@@ -250,6 +251,11 @@ OTHERS = {
     "somebody's own text": Foreign(TEXT),
     "another status": JAX_ERROR("INVALID_ARGUMENT: Executable expected parameter 0 of size 4"),
     "a value error": ValueError("out of memory is what I would call this"),
+    "a value error that quotes an OOM": ValueError(f"cannot load the checkpoint: {TEXT}"),
+    "what a callback raised": JAX_ERROR(
+        "INTERNAL: CpuCallback error calling callback: Traceback (most recent call last):\n"
+        "RuntimeError: disk: Out of memory allocating 5 bytes."
+    ),
     "a cycle": cyclic(),
     "unprintable": Unprintable("x"),
     "Python's own": MemoryError("cannot allocate"),

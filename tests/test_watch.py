@@ -610,6 +610,8 @@ MISUSES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "sync=True: choose one of",
     ),
+    "top": (lambda: watch_hbm(top=-1), ValueError, "top=-1: the report cannot show fewer"),
+    "address": (lambda: watch_hbm("gs://bucket/run"), UserWarning, "not in 'gs://bucket/run'"),
     "block": (
         lambda: watch_hbm(donate_argnums=0).__enter__(),
         TypeError,
