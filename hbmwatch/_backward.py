@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from hbmwatch._sizes import format_size
 # Op_names of a backward pass under jax.checkpoint: anywhere, and in a loop's body.
 _UNDER = re.compile(r"transpose\(.*/(checkpoint/|remat2)")
 _IN_LOOP = re.compile(r"transpose\(.*/while/body/.*checkpoint/")
+# Of so many layers it pays to keep the inputs of groups alone.
+_MOST, _MANY_LAYERS = 0.5, 32
 _AROUND_STEP = (
     "jax.checkpoint around the whole train step, or around the whole loss: that computes all "
     "layers again at once"
@@ -60,6 +63,10 @@ def checkpoint(evidence: Evidence) -> Finding | None:
              if live.op.kind == "temporary" and is_recomputed(live.context)]
     coarse = [live for live in again if _is_shared(evidence, live)]
     policy = [live for live in evidence.flow.saved if _kept_by_policy(evidence, live)]
+    inputs = [live for live in evidence.flow.saved if _is_layer_input(evidence, live)]
+    if sum(live.size_bytes for live in inputs) >= _MOST * evidence.peak_bytes:
+        if _layers(inputs) >= _MANY_LAYERS:
+            return _every_input(inputs)
     if freed(coarse) >= freed(policy):
         return _coarse(coarse) if freed(coarse) else None
     return _policy(policy) if freed(policy) else None
@@ -81,6 +88,31 @@ def _coarse(again: Sequence[Live]) -> Finding:
         link=CHECKPOINT,
         will_not_help=f"{_AROUND_STEP}; the policies None and nothing_saveable are the same",
     )
+
+
+def _every_input(inputs: Sequence[Live]) -> Finding:
+    """The finding on a checkpoint around each layer, of so many that their inputs are the peak."""
+    total = sum(live.size_bytes for live in inputs)
+    layers = _layers(inputs)
+    groups = math.isqrt(layers)
+    return Finding(
+        slug="checkpoint",
+        title=f"the jax.checkpoint (remat) around each layer keeps each layer's input{_at(inputs)}",
+        evidence=f"{counted(len(inputs), 'buffer')}, {format_size(total)}: the inputs of {layers} "
+        f"layers, which are most of the peak{_made_at(inputs)}",
+        remedy=f"Nest it: a scan over about {groups} groups, with jax.checkpoint around each group "
+        "as well as around each layer in it, keeps the inputs of the groups and of one group's "
+        "layers. Or shard the activations (sequence parallelism), or offload them to the host.",
+        saves_bytes=max(0, total - 2 * total // max(groups, 1)),
+        certainty="derived",
+        link=CHECKPOINT,
+        will_not_help="another policy: the inputs of what is computed again are always kept",
+    )
+
+
+def _layers(inputs: Sequence[Live]) -> int:
+    """Of how many layers these are the inputs."""
+    return max([len(inputs), *(live.stack.length for live in inputs if live.stack is not None)])
 
 
 def _policy(saved: Sequence[Live]) -> Finding:
@@ -117,8 +149,13 @@ def freed(saved: Sequence[Live]) -> int:
 
 
 def _is_shared(evidence: Evidence, live: Live) -> bool:
-    """Whether a recomputed buffer is one of a stack, or waits with others of its family."""
-    return live.stack is not None or evidence.flow.families[live.family] > 2
+    """Whether a recomputed buffer is one of a stack, or waits with others of its family.
+
+    What a loop of the backward pass computes again, step by step, is one group of layers.
+    """
+    if live.stack is not None:
+        return "/while/body/" not in live.context.partition("rematted_computation")[0]
+    return evidence.flow.families[live.family] > 2
 
 
 def _kept_by_policy(evidence: Evidence, live: Live) -> bool:

@@ -29,7 +29,7 @@ _ONLY_MOVES = frozenset(
     "parameter copy transpose bitcast reshape fusion copy-start copy-done".split()
 )
 _ONLY_CUTS = _ONLY_MOVES | {"slice", "tuple", "get-tuple-element"}
-_SOFTMAX = ("softmax", "logsumexp", "reduce_max", "argmax", "take_along_axis", "cross_entropy")
+_SOFTMAX = ("softmax", "logsumexp", "argmax", "take_along_axis", "cross_entropy")
 _RANDOM_OPS = frozenset(("xor", "shift-left", "shift-right-logical"))
 
 
@@ -190,7 +190,7 @@ def _kind(evidence: Evidence, live: Live, count: int, waits: bool) -> str:
         "one_hot" in names or not _is_pairwise(evidence, leaves, origin)
     ):
         return "one-hot"
-    partial = count >= _STEPS and not waits and not _is_piece(origin)
+    partial = count >= _STEPS and not (waits or live.forward or _is_piece(origin))
     if partial and _is_partial(evidence, live, count):
         return "unrolled-loop"
     product = _product(evidence, live, origin, leaves, uses)
@@ -216,7 +216,9 @@ def _other_kind(
         return "pairwise"
     if _is_mapped(names):
         return "samples"
-    if bits and (random or live.element_type == _U32):
+    drawn = bits and (random or live.element_type == _U32)
+    # A result on a mesh is sharded there, or replication says that it is not.
+    if drawn and (live.op.kind != "output" or evidence.device_count < 2):
         return "random-bits"
     return ""
 
@@ -332,12 +334,15 @@ def _product(
     growth = size / max((elements(f.shape) for f in factors), default=size)
     if growth < _EXPANDS:
         return ""
-    if _is_softmax(evidence, origin, uses):
+    rows = [graph.given(factor, outer) for factor in factors]
+    pairs = growth >= _ALL_PAIRS and _are_rows(rows, size)
+    if pairs and any("vmap(vmap(" in name for name in origin.names):
+        return "pairwise"  # a softmax over them, as in optimal transport, makes no tokens of rows
+    if _is_softmax(live, origin, uses):
         ranks = [len([d for d in f.shape.dimensions if d > 1]) for f in factors]
         square = len(live.dims) == 2 and live.dims[0] == live.dims[1]
         return "attention-scores" if min(ranks, default=0) >= 3 or square else "logits"
-    rows = [graph.given(factor, outer) for factor in factors]
-    return "pairwise" if growth >= _ALL_PAIRS and _are_rows(rows, size) else ""
+    return "pairwise" if pairs else ""
 
 
 def _are_rows(factors: Sequence[HloInstructionProto | None], size: int) -> bool:
@@ -352,16 +357,16 @@ def _are_rows(factors: Sequence[HloInstructionProto | None], size: int) -> bool:
     return features == others and first * second == size
 
 
-def _is_softmax(
-    evidence: Evidence, origin: Origin, uses: Sequence[HloInstructionProto]
-) -> bool:
+def _is_softmax(live: Live, origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:
     """Whether a softmax (or logsumexp) is taken of a buffer, or made it."""
     opcodes = origin.chain | {user.opcode for user in uses}
     names = " ".join(origin.names) + joined_names(uses)
     if any(word in names for word in _SOFTMAX):
         return True
-    sums = opcodes & {"reduce", "reduce-window", "divide", "subtract"}
-    return "exponential" in opcodes and bool(sums) and "logistic" not in names
+    # Alone, exponential and divide are a logistic, and a reduction is any sum or maximum; in a
+    # backward pass, where gradients are summed, both are there for any activation.
+    plain = "logistic" not in names and not is_backward(live.context)
+    return plain and "exponential" in opcodes and bool(opcodes & {"reduce", "reduce-window"})
 
 
 def _is_pairwise(
