@@ -30,6 +30,8 @@ _ONLY_MOVES = frozenset(
 )
 _ONLY_CUTS = _ONLY_MOVES | {"slice", "tuple", "get-tuple-element"}
 _SOFTMAX = ("softmax", "logsumexp", "argmax", "take_along_axis", "cross_entropy")
+# A vmap over a gradient, one for each sample or chain; of a batch in a loss it is inside of jvp.
+_MAPPED_GRADIENTS = ("vmap(jvp(", "vmap(transpose(")
 _RANDOM_OPS = frozenset(("xor", "shift-left", "shift-right-logical"))
 
 
@@ -212,6 +214,8 @@ def _other_kind(
     """What a buffer is that no product made and that is no argument."""
     random = _RANDOM_OPS <= origin.chain or "rng-bit-generator" in origin.chain
     bits = random or any(word in names for word in _RANDOM)
+    if any(word in live.name for word in _MAPPED_GRADIENTS):
+        return "samples"
     if _is_pairwise(evidence, leaves, origin):
         return "pairwise"
     if _is_mapped(names):

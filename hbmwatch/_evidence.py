@@ -261,10 +261,14 @@ class Evidence:
         several the one with the most bytes.
         """
         fixed = {size for a in self.arguments for size in a.dims[a.number not in self.state:]}
+        # What has a result of its form in a backward pass is a weight with its gradient.
+        grads = {o.dims for o in self.outputs if self.flow.differentiated}
         given: dict[int, list[Argument]] = {}
         for argument in self.arguments:
             sizes = argument.dims[:1]
-            if argument.number not in self.state and sizes and sizes[0] > 1:
+            if argument.number in self.state or argument.dims in grads:
+                continue
+            if sizes and sizes[0] > 1:
                 if sizes[0] not in fixed:
                     given.setdefault(sizes[0], []).append(argument)
         rows = [(self._scaling(arguments[0]), length) for length, arguments in given.items()]
@@ -287,13 +291,28 @@ class Evidence:
             if (table := graph.first(gather)) is not None
         )
 
+    @functools.cached_property
+    def _sizes(self) -> dict[tuple[int, ...], int]:
+        """The bytes at the peak by dimensions, but for constants."""
+        sizes: dict[tuple[int, ...], int] = {}
+        for live in self.live:
+            if live.op.kind != "constant":
+                sizes[live.dims] = sizes.get(live.dims, 0) + live.size_bytes
+        return sizes
+
     def _scaling(self, argument: Argument) -> int:
         """The bytes at the peak that scale with the first dimension of an argument."""
         lengths = {math.prod(argument.dims[:n]) for n in (1, 2)}
-        scaling: dict[tuple[int, ...], int] = {}
-        for live in self.live:
-            scaling[live.dims] = scaling.get(live.dims, 0) + live.size_bytes
-        return sum(size for dims, size in scaling.items() if not lengths.isdisjoint(dims))
+        return sum(size for dims, size in self._sizes.items() if not lengths.isdisjoint(dims))
+
+    def scaled(self, length: int, share: float) -> float:
+        """What the bytes that scale with the batch are, if its length is this share of it.
+
+        Buffers that have the length twice, all pairs, go with its square.
+        """
+        _, _, scaling = self.batch
+        squares = sum(size for dims, size in self._sizes.items() if dims.count(length) > 1)
+        return share * (scaling - squares) + share**2 * squares
 
 
 def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:

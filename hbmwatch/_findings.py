@@ -46,6 +46,9 @@ _LEAST_MISSING = {"padding": 0.5}
 _LEAST_OF_OTHERS = 0.4
 _TILES = re.compile(r"T\((?:(\d+),)?(\d+)\)")
 _ENDS = 0.6
+# What scales below this share of what is missing is not the matter; so much of a device programs
+# fill, as layouts and fragmentation do not scale.
+_SHARE_WORTH, _ROOM = 0.1, 0.98
 
 
 def find(evidence: Evidence, failed: list[Exception] | None = None) -> tuple[Finding, ...]:
@@ -241,33 +244,55 @@ def _is_idle(evidence: Evidence, live: Live, points: int) -> bool:
     return max(gaps) >= _ENDS * (read[-1] - mine)
 
 
-def aggregate(evidence: Evidence) -> Finding:
-    """No single cause: how the bytes scale with the batch, and which batch would fit."""
+def aggregate(evidence: Evidence) -> Finding | None:
+    """No cause of a known kind: what is largest, and how the bytes scale with the batch."""
+    if not evidence.message.text and evidence.limit_bytes is None:
+        return None  # nothing failed
+    missing = evidence.missing_bytes
     arguments, length, scaling = evidence.batch
-    limit, missing = evidence.limit_bytes, evidence.missing_bytes
+    if scaling < _SHARE_WORTH * (missing or 0):
+        arguments = ()
     over = f"over by {format_size(missing)}" if missing else "at its limit"
-    fits = ""
-    if arguments and limit is not None and missing and scaling:
-        fixed = evidence.peak_bytes + (missing + limit - evidence.peak_bytes) - scaling
-        batch = (limit - fixed) * length // scaling
-        fits = f"; by that line a batch of {batch} (instead of {length}) would fit"
-        fits = fits if batch > 0 else ""
-    saves = scaling // 2 if arguments else None
-    names = some(a.path for a in arguments)
-    scale = (f"{format_size(scaling)} of {format_size(evidence.peak_bytes)} at the peak scale with "
-             f"the batch ({names}, {length} a device)" if arguments
-             else f"the peak is {format_size(evidence.peak_bytes)}, in buffers of ordinary kinds")
+    largest = max(evidence.live, key=lambda live: live.size_bytes, default=None)
+    title = f"no single buffer is to blame: {over} in all, so a smaller batch or more devices"
+    peak = format_size(evidence.peak_bytes)
+    said = f"the peak is {peak}, in buffers of ordinary kinds"
+    if largest is not None and 2 * largest.size_bytes > evidence.peak_bytes:
+        share = 100 * largest.size_bytes // max(evidence.peak_bytes, 1)
+        where = f" at {largest.source}" if largest.source else ""
+        title = f"one {largest.op.kind} is {share} % of the peak: " \
+            f"{largest.op.shape.partition('{')[0]}{where}"
+        said = f"{format_size(largest.size_bytes)} of {peak}, of no kind that is known here"
+        said += f", made by {largest.name}" if largest.name else ""
+    if arguments:
+        names = some(a.path for a in arguments)
+        said = (f"{format_size(scaling)} of {peak} at the peak scale with the batch ({names}, "
+                f"{length} a device){_fitting_batch(evidence, length)}")
     return Finding(
         slug="aggregate",
-        title=f"no single buffer is to blame: {over} in all, so a smaller batch or more devices",
-        evidence=scale + fits,
+        title=title,
+        evidence=said,
         remedy="Use a smaller batch (accumulate gradients over micro-batches), shard over more "
         "devices, or a narrower dtype.",
-        saves_bytes=saves,
+        saves_bytes=scaling - int(evidence.scaled(length, 0.5)) if arguments else None,
         certainty="derived" if arguments else "hint",
         link=ERROR_1000,
         will_not_help="",
     )
+
+
+def _fitting_batch(evidence: Evidence, length: int) -> str:
+    """The batch of which the peak would fit, with some room, if there is one."""
+    limit, missing = evidence.limit_bytes, evidence.missing_bytes
+    if limit is None or not missing:
+        return ""
+    room = _ROOM * limit - (limit + missing - evidence.scaled(length, 1.0))
+    low, high = 0, length
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if evidence.scaled(length, middle / length) <= room else (
+            low, middle)
+    return f"; by that line a batch of {low} (instead of {length}) would fit" if low else ""
 
 
 MAKERS: tuple[Callable[[Evidence], Finding | None], ...] = (

@@ -244,8 +244,9 @@ def test_most_threads_are_told_by_more_than_their_largest_buffer() -> None:
 def test_ordinary_buffers_get_the_aggregate_alone() -> None:
     """Where every buffer is ordinary: how the bytes scale, by how much over, and what would fit."""
     (finding,) = explained("ordinary_inference").findings
-    # All but the weights scale, 24 GiB with 524288 images; 15.75 GiB less the weights remain.
-    fits = (15.75 * 1024 - 6 * 64) / (24 * 1024) * 524288
+    # All but the weights scale, 24 GiB with 524288 images; 15.75 GiB less the weights remain, of
+    # which 2 % are left free.
+    fits = (0.98 * 15.75 * 1024 - 6 * 64) / (24 * 1024) * 524288
     said = int(finding.evidence.partition("a batch of ")[2].partition(" ")[0])
     assert finding.slug == "aggregate"
     assert said == pytest.approx(fits, rel=0.01)
