@@ -118,7 +118,12 @@ def _rank(evidence: Evidence, finding: Finding) -> float:
     """Suspicion times the share of what is missing, or of two fifths of the peak, that it frees."""
     least = _LEAST_MISSING.get(finding.slug, _LEAST_OF_OTHERS)
     needed = max(evidence.missing_bytes or 0, least * evidence.peak_bytes, 1.0)
-    return SUSPICION[finding.slug] * min(1.0, (finding.saves_bytes or 0) / needed)
+    saves = finding.saves_bytes or 0
+    weight = SUSPICION[finding.slug]
+    if finding.slug == "padding":  # of what need not be kept, the padding need not be either
+        kept = sum(live.op.padding_bytes for live in evidence.flow.saved)
+        weight = SUSPICION["residuals"] / 2 if 2 * kept > saves else weight
+    return weight * min(1.0, saves / needed)
 
 
 def padding(evidence: Evidence) -> Finding | None:
