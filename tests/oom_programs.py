@@ -559,6 +559,27 @@ def checkpoint_around_scan(fault: bool) -> Any:
 # --- one large buffer -------------------------------------------------------------------------
 
 
+@case("checkpoint", "marin-community/levanter#427: the inputs of 64 checkpointed layers")
+def carried_inputs(fault: bool) -> Any:
+    """Each layer is checkpointed, and the inputs of all are kept; the fix nests checkpoints."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(x @ w[0]) @ w[1], None
+
+    def group(x: Any, weights: Any) -> Any:
+        return jax.lax.scan(jax.checkpoint(layer), x, weights)
+
+    def loss(weights: Any, x: Any) -> Any:
+        if fault:
+            return (group(x, weights)[0].astype(jnp.float32) ** 2).mean()
+        grouped = jax.tree.map(lambda w: w.reshape(8, 8, *w.shape[1:]), weights)
+        x, _ = jax.lax.scan(jax.checkpoint(group), x, grouped)
+        return (x.astype(jnp.float32) ** 2).mean()
+
+    weights = (array(64, 2048, 2048, dtype=jnp.bfloat16),) * 2
+    return on_one(jax.value_and_grad(loss), weights, array(32, 2048, 2048, dtype=jnp.bfloat16))
+
+
 @case("logits", "apple/axlearn#1236, jax-ml/jax#35906")
 def full_logits(fault: bool) -> Any:
     """Cross entropy over a vocabulary of 150 thousand, all tokens at once."""
@@ -733,6 +754,38 @@ def grid_against_points(fault: bool) -> Any:
     return on_one(density, array(64, 64, 128, 3), array(16384, 3))
 
 
+@case("pairwise", "ott-jax/ott#20: the cost of all pairs of points, and a softmax over it")
+def transport_cost(fault: bool) -> Any:
+    """Optimal transport keeps the matrix of costs; the fix goes over blocks of rows."""
+
+    def potential(x: Any, y: Any, f: Any, g: Any) -> Any:
+        def one(a: Any, from_f: Any) -> Any:
+            cost = jax.vmap(lambda b: jnp.sqrt((a**2).sum() + (b**2).sum() - 2 * jnp.vdot(a, b)))
+            return jax.nn.logsumexp(from_f + g - cost(y))
+
+        if fault:
+            return jax.vmap(one)(x, f)
+        return jax.lax.map(lambda rows: one(*rows), (x, f), batch_size=64)
+
+    points = array(65536, 64)
+    return on_one(potential, points, points, array(65536), array(65536))
+
+
+@case("pairwise", "google/neural-tangents#28: a kernel of all pairs of examples")
+def tangent_kernel(fault: bool) -> Any:
+    """A kernel is a product of all pairs, of which the largest is taken too."""
+
+    def kernel(x: Any, y: Any, alpha: Any) -> Any:
+        values = jnp.arccos(jnp.clip(x @ y.T, -1, 1))
+        return values @ alpha, jnp.max(jnp.abs(values), 1)
+
+    def blocks(x: Any, y: Any, alpha: Any) -> Any:
+        return jax.lax.map(lambda row: kernel(row[None], y, alpha), x)
+
+    given = array(100_000, 94), array(250_000, 94), array(250_000, 8)
+    return on_one(kernel if fault else blocks, *given)
+
+
 @case("jacobian", "jax-ml/jax#215, PlasmaControl/DESC#826")
 def reverse_jacobian(fault: bool) -> Any:
     """A tall Jacobian by reverse mode carries a basis of the outputs through the function."""
@@ -849,6 +902,23 @@ def vmapped_log_likelihood(fault: bool) -> Any:
 
     draws = {"beta": array(8000, 32), "alpha": array(8000), "sigma": array(8000)}
     return on_one(log_likelihood, draws, array(524288, 32), array(524288))
+
+
+@case("samples", "netket/netket#1740: the gradient of each sample is kept")
+def sample_gradients(fault: bool) -> Any:
+    """vmap over a gradient makes one for each sample; the fix uses each as it is made."""
+
+    def log_psi(w: Any, x: Any) -> Any:
+        return jnp.log(jnp.cosh(jnp.tanh(x @ w[0]) @ w[1])).sum()
+
+    def update(w: Any, xs: Any) -> Any:
+        def norm(x: Any) -> Any:
+            grads = jax.grad(log_psi)(w, x)
+            return sum((jnp.sort(g, axis=0) ** 2).sum() for g in grads)
+
+        return jax.vmap(norm)(xs) if fault else jax.lax.map(norm, xs)
+
+    return on_one(update, (array(1024, 512), array(512, 1024)), array(4096, 1024))
 
 
 @case("constant", "jax-ml/jax#16278: a jitted closure over a large array", limit_mib=8)
