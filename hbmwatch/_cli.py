@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -232,14 +233,26 @@ def _versions() -> dict[str, str]:
 
 def _explain(options: argparse.Namespace) -> int:
     messages = hbmwatch.parse_ooms(_read_text(options.file))
-    reports = [OomReport(message, notes=meaning(message)) for message in messages]
     if options.json:
-        _print_json([report.to_dict() for report in reports])
-    elif reports:
-        print("\n\n".join(map(str, reports)))
+        _print_json([OomReport(one, notes=meaning(one)).to_dict() for one in messages])
+    elif messages:
+        print("\n\n".join(map(str, _told_once(messages))))
     else:
         _say("this text holds no out-of-memory error of a device")
-    return DONE if reports else NOTHING_FOUND
+    return DONE if messages else NOTHING_FOUND
+
+
+def _told_once(messages: Sequence[OomMessage]) -> list[OomReport]:
+    """A report of each message; of those that are equal, as of several hosts, one with a count."""
+    times = Counter(message.text for message in messages)
+    first = {message.text: message for message in reversed(messages)}
+    return [
+        OomReport(
+            first[text],
+            notes=(*meaning(first[text]), *([f"This stands there {n} times."] if n > 1 else [])),
+        )
+        for text, n in times.items()
+    ]
 
 
 def _peak(options: argparse.Namespace) -> int:

@@ -125,10 +125,12 @@ def _stretches(plain: str, flat_text: str, groups: list[_Group]) -> list[str]:
     needed = {word for edge in edges for word in edge}
     found = enumerate(re.finditer(r"\S+", plain))
     spans = {word: match.span() for word, match in found if word in needed}
+    starts = [plain.rfind("\n", 0, spans[first][0]) + 1 for first, _ in edges]
     stretches, end = [], 0
-    for first, last in edges:
-        start = max(end, plain.rfind("\n", 0, spans[first][0]) + 1)
-        end = spans[last][1]
+    for (_, last), line, following in zip(edges, starts, [*starts[1:], len(plain)]):
+        start, end = max(end, line), spans[last][1]
+        if following > start:  # how its line begins belongs to the next one
+            end = min(end, following)
         stretches.append(plain[start:end].strip())
     return stretches
 

@@ -760,8 +760,10 @@ def transport_cost(fault: bool) -> Any:
 
     def potential(x: Any, y: Any, f: Any, g: Any) -> Any:
         def one(a: Any, from_f: Any) -> Any:
-            cost = jax.vmap(lambda b: jnp.sqrt((a**2).sum() + (b**2).sum() - 2 * jnp.vdot(a, b)))
-            return jax.nn.logsumexp(from_f + g - cost(y))
+            def cost(b: Any) -> Any:
+                return jnp.sqrt((a**2).sum() + (b**2).sum() - 2 * jnp.vdot(a, b))
+
+            return jax.nn.logsumexp(from_f + g - jax.vmap(cost)(y))
 
         if fault:
             return jax.vmap(one)(x, f)

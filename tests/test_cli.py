@@ -436,6 +436,21 @@ def test_progress_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert stderr.getvalue() == ""
 
 
+def test_what_every_host_says_is_told_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Equal messages are one report, with their number; as JSON each is there."""
+    log = tmp_path / "job.log"
+    log.write_text(f"{TEXT}\n" * 8, encoding="utf-8")
+    status, out, _ = run(capsys, "explain", str(log))
+    assert (status, out.count("asked for"), out.count("This stands there 8 times.")) == (0, 1, 1)
+    status, out, _ = run(capsys, "explain", "--json", str(log))
+    assert (status, len(json.loads(out))) == (0, 8)
+
+
+TEXT = "RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes."
+
+
 def test_peak_is_shown_though_the_findings_fail(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, profile: Path
 ) -> None:
