@@ -64,9 +64,9 @@ def checkpoint(evidence: Evidence) -> Finding | None:
     coarse = [live for live in again if _is_shared(evidence, live)]
     policy = [live for live in evidence.flow.saved if _kept_by_policy(evidence, live)]
     inputs = [live for live in evidence.flow.saved if _is_layer_input(evidence, live)]
-    if sum(live.size_bytes for live in inputs) >= _MOST * evidence.peak_bytes:
-        if _layers(inputs) >= _MANY_LAYERS:
-            return _every_input(inputs)
+    deep = [live for live in inputs if _layers(evidence, live) >= _MANY_LAYERS]
+    if sum(live.size_bytes for live in deep) >= _MOST * evidence.peak_bytes:
+        return _every_input(evidence, deep)
     if freed(coarse) >= freed(policy):
         return _coarse(coarse) if freed(coarse) else None
     return _policy(policy) if freed(policy) else None
@@ -90,10 +90,10 @@ def _coarse(again: Sequence[Live]) -> Finding:
     )
 
 
-def _every_input(inputs: Sequence[Live]) -> Finding:
+def _every_input(evidence: Evidence, inputs: Sequence[Live]) -> Finding:
     """The finding on a checkpoint around each layer, of so many that their inputs are the peak."""
     total = sum(live.size_bytes for live in inputs)
-    layers = _layers(inputs)
+    layers = _layers(evidence, max(inputs, key=lambda live: live.size_bytes))
     groups = math.isqrt(layers)
     return Finding(
         slug="checkpoint",
@@ -103,16 +103,16 @@ def _every_input(inputs: Sequence[Live]) -> Finding:
         remedy=f"Nest it: a scan over about {groups} groups, with jax.checkpoint around each group "
         "as well as around each layer in it, keeps the inputs of the groups and of one group's "
         "layers. Or shard the activations (sequence parallelism), or offload them to the host.",
-        saves_bytes=max(0, total - 2 * total // max(groups, 1)),
+        saves_bytes=total - 2 * total // groups,
         certainty="derived",
         link=CHECKPOINT,
         will_not_help="another policy: the inputs of what is computed again are always kept",
     )
 
 
-def _layers(inputs: Sequence[Live]) -> int:
-    """Of how many layers these are the inputs."""
-    return max([len(inputs), *(live.stack.length for live in inputs if live.stack is not None)])
+def _layers(evidence: Evidence, live: Live) -> int:
+    """Of how many layers a buffer, or it and its equals, are the inputs."""
+    return evidence.flow.families[live.family] if live.stack is None else live.stack.length
 
 
 def _policy(saved: Sequence[Live]) -> Finding:
@@ -154,7 +154,8 @@ def _is_shared(evidence: Evidence, live: Live) -> bool:
     What a loop of the backward pass computes again, step by step, is one group of layers.
     """
     if live.stack is not None:
-        return "/while/body/" not in live.context.partition("rematted_computation")[0]
+        before = live.context.partition("rematted_computation")[0]
+        return "/while/body/" not in before.rpartition("transpose(")[2]
     return evidence.flow.families[live.family] > 2
 
 

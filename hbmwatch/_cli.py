@@ -244,14 +244,14 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _told_once(messages: Sequence[OomMessage]) -> list[OomReport]:
     """A report of each message; of those that are equal, as of several hosts, one with a count."""
-    times = Counter(message.text for message in messages)
-    first = {message.text: message for message in reversed(messages)}
+    said = [repr(dataclasses.replace(message, text="")) for message in messages]
+    first = dict(zip(reversed(said), reversed(messages)))
     return [
         OomReport(
-            first[text],
-            notes=(*meaning(first[text]), *([f"This stands there {n} times."] if n > 1 else [])),
+            first[one],
+            notes=(*meaning(first[one]), *([f"This stands there {n} times."] if n > 1 else [])),
         )
-        for text, n in times.items()
+        for one, n in Counter(said).items()
     ]
 
 

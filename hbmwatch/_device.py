@@ -12,6 +12,7 @@ from hbmwatch._call import named_leaves
 from hbmwatch._records import DeviceMemory, LiveArrays
 
 _SHOWN_GROUPS = 20
+_TELLING = ("cpu", "gpu", "cuda", "rocm")
 
 
 def devices_of(lowered: Any | None, args: Any) -> list[Any]:
@@ -65,13 +66,14 @@ def _stats(device: Any) -> Mapping[str, int]:
 
 def _live(device: Any, args: Any) -> tuple[LiveArrays, ...]:
     """Live arrays on a device that the call did not pass in, grouped by shape and dtype."""
-    passed = {id(leaf) for leaf in jax.tree_util.tree_leaves(args)}
+    leaves = jax.tree_util.tree_leaves(args)
+    passed = {id(leaf) for leaf in leaves}
     groups: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
-    buffers: set[int | None] = set()
+    buffers = {_buffer(leaf, device) for leaf in leaves if isinstance(leaf, jax.Array)} - {None}
     for array in jax.live_arrays(device.platform):
         if id(array) in passed or device not in array.sharding.device_set:
             continue
-        if not _has_memory(array) or (buffer := _buffer(array)) in buffers:
+        if not _has_memory(array) or (buffer := _buffer(array, device)) in buffers:
             continue
         buffers |= {buffer} - {None}
         size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
@@ -94,11 +96,18 @@ def _has_memory(array: Any) -> bool:
     return True
 
 
-def _buffer(array: Any) -> int | None:
-    """The address of an array's memory, which others may share; None where it is not known."""
+def _buffer(array: Any, device: Any) -> int | None:
+    """The address of an array's memory on a device, which others may share, if it is known.
+
+    XLA aborts the process where it is asked for the address of what a failed call should have made.
+    """
     try:
+        if device.platform not in _TELLING or not (_has_memory(array) and array.is_ready()):
+            return None
+        if len(array.sharding.device_set) > 1:
+            array = next(one.data for one in array.addressable_shards if one.device == device)
         return int(array.unsafe_buffer_pointer())
-    except Exception:  # it is on several devices, or the device does not tell
+    except Exception:  # it is none of this device, or the device does not tell
         return None
 
 

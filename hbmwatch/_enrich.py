@@ -38,8 +38,8 @@ def raise_explained(
         The report that is attached to `error`, or None.
 
     Raises:
-        HbmOomError: With the frames and notes of `error`, which is its context and not shown, so
-            that a traceback has the compiler's text once; but chained to it where JAX's traceback
+        HbmOomError: With the frames and notes of `error`, which is its context and not shown, as
+            the compiler's text would stand there twice; but chained to it where JAX's traceback
             filtering is off, and to what `error` itself is chained to where that is something.
     """
     __tracebackhide__ = True  # for IPython and pytest, as JAX marks its own frames
@@ -65,8 +65,9 @@ def _chain(carrier: BaseException, error: Exception) -> None:
     if error.__cause__ is not None or error.__context__ is not None:
         carrier.__cause__, carrier.__context__ = error.__cause__, error.__context__
         carrier.__suppress_context__ = error.__suppress_context__
-    else:
-        error.__traceback__ = None  # as its frames hold the call's arrays, and the carrier has them
+    elif _callers_frames(error) is None:
+        # Nothing of it is shown, and its frames hold the call's arrays.
+        error.__traceback__ = None
 
 
 def _filters_nothing() -> bool:
@@ -105,7 +106,7 @@ def _carrier(
         ours = link is error and _errors.belongs_to_jax(error)
         carrier = _errors.HbmOomError(message.text, report) if ours else error
         for note in _errors.notes_of(error) if ours else ():
-            if _JAX_SAYS not in str(note):
+            if isinstance(note, str) and _JAX_SAYS not in note:
                 carrier.add_note(note)
         carrier.add_note(_errors.ReportNote(report))
         return carrier

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hbmwatch import _shapes
 from hbmwatch._call import CallInfo, Leaf
-from hbmwatch._flow import Flow, Live
+from hbmwatch._flow import Flow, Live, is_backward
 from hbmwatch._hlo import Program
 from hbmwatch._protos import (
     AxisRefProto,
@@ -261,8 +261,9 @@ class Evidence:
         several the one with the most bytes.
         """
         fixed = {size for a in self.arguments for size in a.dims[a.number not in self.state:]}
-        # What has a result of its form in a backward pass is a weight with its gradient.
-        grads = {o.dims for o in self.outputs if self.flow.differentiated}
+        # What has a gradient of its form among the results is a weight.
+        grads = {live.dims for live in self.live
+                 if live.op.kind == "output" and is_backward(live.context)}
         given: dict[int, list[Argument]] = {}
         for argument in self.arguments:
             sizes = argument.dims[:1]

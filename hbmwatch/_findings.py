@@ -257,13 +257,13 @@ def aggregate(evidence: Evidence) -> Finding | None:
     arguments, length, scaling = evidence.batch
     if scaling < _SHARE_WORTH * (missing or 0):
         arguments = ()
-    over = f"over by {format_size(missing)}" if missing else "at its limit"
+    over = f": over by {format_size(missing)} in all" if missing else ""
     largest = max(evidence.live, key=lambda live: live.size_bytes, default=None)
-    title = f"no single buffer is to blame: {over} in all, so a smaller batch or more devices"
+    title = f"no single buffer is to blame{over}, so a smaller batch or more devices"
     peak = format_size(evidence.peak_bytes)
     said = f"the peak is {peak}, in buffers of ordinary kinds"
     if largest is not None and 2 * largest.size_bytes > evidence.peak_bytes:
-        share = 100 * largest.size_bytes // max(evidence.peak_bytes, 1)
+        share = round(100 * largest.size_bytes / evidence.peak_bytes)
         where = f" at {largest.source}" if largest.source else ""
         title = f"one {largest.op.kind} is {share} % of the peak: " \
             f"{largest.op.shape.partition('{')[0]}{where}"
@@ -297,7 +297,7 @@ def _fitting_batch(evidence: Evidence, length: int) -> str:
         middle = (low + high) // 2
         low, high = (middle, high) if evidence.scaled(length, middle / length) <= room else (
             low, middle)
-    return f"; by that line a batch of {low} (instead of {length}) would fit" if low else ""
+    return f"; a batch of {low} (instead of {length}) would fit" if low else ""
 
 
 MAKERS: tuple[Callable[[Evidence], Finding | None], ...] = (

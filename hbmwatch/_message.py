@@ -121,16 +121,18 @@ def _stretches(plain: str, flat_text: str, groups: list[_Group]) -> list[str]:
     for group in groups:
         words += flat_text.count(" ", position, group.start)
         position = group.start
-        edges.append((words, words + flat_text[group.start : group.end].rstrip().count(" ")))
+        ends = (group.statements[-1].end, group.end)
+        said, last = (words + flat_text[group.start : end].rstrip().count(" ") for end in ends)
+        edges.append((words, said, last))
     needed = {word for edge in edges for word in edge}
     found = enumerate(re.finditer(r"\S+", plain))
     spans = {word: match.span() for word, match in found if word in needed}
-    starts = [plain.rfind("\n", 0, spans[first][0]) + 1 for first, _ in edges]
+    starts = [plain.rfind("\n", 0, spans[first][0]) + 1 for first, _, _ in edges]
     stretches, end = [], 0
-    for (_, last), line, following in zip(edges, starts, [*starts[1:], len(plain)]):
-        start, end = max(end, line), spans[last][1]
-        if following > start:  # how its line begins belongs to the next one
-            end = min(end, following)
+    for (_, said, last), line, following in zip(edges, starts, [*starts[1:], len(plain)]):
+        start = max(end, line)
+        # How the next one's line begins belongs to that.
+        end = max(spans[said][1], min(spans[last][1], following))
         stretches.append(plain[start:end].strip())
     return stretches
 

@@ -21,8 +21,8 @@ MEMORY_SPACES: Mapping[str, int] = {
 SMALL_BYTES = 16 * 1024
 MODULE_NAME = re.compile(r"(?P<module>.*)\((?P<id>-?\d+)\)(?P<copy> #\d+)?", re.DOTALL)
 _LIBRARY = re.compile(
-    r"/(site|dist)-packages/(?!hbmwatch/_demo)|/lib/python3(\.\d+)?/(?!site-packages/)"
-    r"|/jax/_src/|/jaxlib/|^<(frozen|__array_function__)"
+    r"/(site|dist)-packages/(?!hbmwatch/_demo)|/lib/python3(\.\d+)?/(?!(site|dist)-packages/)"
+    r"|/jax/_src/|/jaxlib/|^<(?!stdin>|console>|ipython-input|python-input)"  # but for cells
     r"|/hbmwatch/_(?!demo)\w+\.py:",  # the watch is on the stack of what it calls
     re.IGNORECASE,
 )

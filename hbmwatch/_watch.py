@@ -6,6 +6,7 @@ import functools
 import inspect
 import operator
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -37,6 +38,8 @@ Q = ParamSpec("Q")
 R = TypeVar("R", covariant=True)
 S = TypeVar("S")
 Logdir = str | os.PathLike[str]
+# As of a bucket; pathlib makes one slash of two, and drives of Windows have one letter.
+_ADDRESS = re.compile(r"[a-z][a-z0-9]+:/")
 
 
 class Watched(Protocol[P, R]):
@@ -188,8 +191,8 @@ def watch_hbm(
     unknown = jit_kwargs.keys() - inspect.signature(jax.jit).parameters.keys()
     if unknown:
         raise TypeError(f"neither watch_hbm nor jax.jit has a keyword {_listed(unknown)}")
-    folder = None if logdir is None else os.fspath(logdir)
-    if folder is not None and "://" in folder:
+    folder = None if logdir is None else os.fsdecode(logdir)
+    if folder is not None and _ADDRESS.match(folder):
         warnings.warn(f"profiles are kept on this host, not in {folder!r}", stacklevel=2)
         folder = None
     settings = Settings(folder, capture, sync, top, on_oom)

@@ -312,6 +312,46 @@ def test_a_loop_of_the_compilers_is_no_unrolled_one() -> None:
     assert slugs(findings)[0] == "random-bits"
 
 
+def test_a_coarse_checkpoint_in_a_loop_over_micro_batches_is_told() -> None:
+    """The loop around the step is none of its backward pass: all layers are computed again."""
+
+    def layers(weights: Any, x: Any) -> Any:
+        def body(x: Any, w: Any) -> Any:
+            return jnp.tanh(jnp.tanh(x @ w) * jnp.sin(x)), None
+
+        return jax.lax.scan(body, x, weights)[0]
+
+    def grads(weights: Any, x: Any) -> Any:
+        return jax.grad(lambda w: (jax.checkpoint(layers)(w, x) ** 2).sum())(weights)
+
+    def accumulated(weights: Any, batches: Any) -> Any:
+        def step(total: Any, x: Any) -> Any:
+            return total + grads(weights, x), None
+
+        return jax.lax.scan(step, jnp.zeros_like(weights), batches)[0]
+
+    lowered = on_one(accumulated, array(12, 512, 512), array(3, 65536, 512))
+    assert slugs(explain(lowered, 512).findings)[0] == "checkpoint"
+
+
+def test_what_comes_out_like_the_batch_is_no_gradient_of_it() -> None:
+    """An autoencoder's batch is the batch, though what it makes of it has the same shape."""
+
+    def train_step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            made = jnp.tanh(jnp.tanh(x @ weights[0]) @ weights[1])
+            return ((made - x) ** 2).sum(), made
+
+        (_, made), grads = jax.value_and_grad(loss, has_aux=True)(weights)
+        return jax.tree.map(lambda w, g: w - g, weights, grads), made
+
+    weights = [array(512, 1024), array(1024, 512)]
+    program, summary, message, call, _ = explain(
+        on_one(train_step, weights, array(65536, 512)), TINY_MIB)
+    arguments, length, _ = Evidence(program, summary, message, call).batch
+    assert ([argument.path for argument in arguments], length) == (["x"], 65536)
+
+
 def test_roles_change_nothing_else() -> None:
     """Each row is the same but for its role, and every row has one."""
     program, summary, _, _, _ = explained("adam_step")
