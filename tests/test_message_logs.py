@@ -19,6 +19,15 @@ def requests(text: str) -> list[int | None]:
     return [message.requested_bytes for message in parse_ooms(text)]
 
 
+def test_each_of_several_messages_has_its_own_words() -> None:
+    """How the next one's line begins is not in the text, and nothing of its own is left out."""
+    line = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"
+    text = f"{line} 300 bytes.\n{line}\n100 bytes. {line} 200 bytes."
+    texts = [message.text for message in parse_ooms(text)]
+    assert [flat.split()[-2:] for flat in texts] == [[n, "bytes."] for n in ("300", "100", "200")]
+    assert texts[0] == f"{line} 300 bytes."
+
+
 def test_a_log_with_several_failures_gives_each_with_its_lines() -> None:
     """All OOMs come in order, each with the lines it was read from, without what wraps them."""
     text = log(

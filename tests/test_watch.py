@@ -245,6 +245,19 @@ def test_a_program_does_not_ask_for_its_arguments(watch: Callable[..., Any]) -> 
     assert max((group.size_bytes for group in live), default=0) < 2**50  # it holds no memory
 
 
+def test_memory_that_two_arrays_share_counts_once(watch: Callable[..., Any]) -> None:
+    """Another view of an argument is no tenant, and two views of one array are one."""
+    device = jax.devices()[0]
+    x, other = jnp.ones((64, 64)), jnp.ones((32, 32))
+    views = [jax.device_put(one, jax.sharding.SingleDeviceSharding(device)) for one in (x, other)]
+
+    oom = fails(watch(lambda x: jnp.broadcast_to(x[0, 0], (SIDE, SIDE)) + 1), x)
+
+    assert oom.report.device is not None and views
+    groups = {group.shape: group.count for group in oom.report.device.live}
+    assert (groups.get((64, 64)), groups[(32, 32)]) == (None, 1)
+
+
 def named_twice(x: jax.Array) -> jax.Array:
     """Its name is that of a program, below; run without jit it runs another one."""
     return jnp.broadcast_to(x[0], (SIDE, SIDE))
