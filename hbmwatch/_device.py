@@ -102,7 +102,8 @@ def _buffer(array: Any, device: Any) -> int | None:
     XLA aborts the process where it is asked for the address of what a failed call should have made.
     """
     try:
-        if device.platform not in _TELLING or not (_has_memory(array) and array.is_ready()):
+        # In this order: an array may become ready, and have failed, between the two.
+        if device.platform not in _TELLING or not (array.is_ready() and _has_memory(array)):
             return None
         if len(array.sharding.device_set) > 1:
             array = next(one.data for one in array.addressable_shards if one.device == device)
