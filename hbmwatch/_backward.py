@@ -59,14 +59,14 @@ def checkpoint(evidence: Evidence) -> Finding | None:
     """A jax.checkpoint that is there and too coarse, or whose policy saves what it should not."""
     if not evidence.flow.checkpointed:
         return None
+    deep = [live for live in evidence.flow.saved
+            if _layers(evidence, live) >= _MANY_LAYERS and _is_layer_input(evidence, live)]
+    if sum(live.size_bytes for live in deep) >= _MOST * evidence.peak_bytes:
+        return _every_input(evidence, deep)
     again = [live for live in evidence.live
              if live.op.kind == "temporary" and is_recomputed(live.context)]
     coarse = [live for live in again if _is_shared(evidence, live)]
     policy = [live for live in evidence.flow.saved if _kept_by_policy(evidence, live)]
-    inputs = [live for live in evidence.flow.saved if _is_layer_input(evidence, live)]
-    deep = [live for live in inputs if _layers(evidence, live) >= _MANY_LAYERS]
-    if sum(live.size_bytes for live in deep) >= _MOST * evidence.peak_bytes:
-        return _every_input(evidence, deep)
     if freed(coarse) >= freed(policy):
         return _coarse(coarse) if freed(coarse) else None
     return _policy(policy) if freed(policy) else None

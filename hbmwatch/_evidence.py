@@ -269,9 +269,8 @@ class Evidence:
             sizes = argument.dims[:1]
             if argument.number in self.state or argument.dims in grads:
                 continue
-            if sizes and sizes[0] > 1:
-                if sizes[0] not in fixed:
-                    given.setdefault(sizes[0], []).append(argument)
+            if sizes and sizes[0] > 1 and sizes[0] not in fixed:
+                given.setdefault(sizes[0], []).append(argument)
         rows = [(self._scaling(arguments[0]), length) for length, arguments in given.items()]
         for scaling, length in sorted(rows, key=lambda row: -row[0]):
             arguments = given[length]

@@ -31,8 +31,8 @@ class Failure:
 
     Attributes:
         function: The function's name; "" for a `with` block.
-        jitted: Whether it is jitted, so that a program has its name.
         fun: The function, for the names of its arguments.
+        jitted: Whether it is jitted, so that a program has its name.
         lower: Gives the failing program's jax.stages.Lowered, from JAX's caches where it has been
             lowered before; None where no program is known.
         compile: Gives the jax.stages.Compiled of what `lower` gave, from JAX's caches.
@@ -47,8 +47,8 @@ class Failure:
     """
 
     function: str = ""
-    jitted: bool = True
     fun: Callable[..., Any] | None = None
+    jitted: bool = True
     lower: Callable[[], Any] | None = None
     compile: Callable[[Any], Any] | None = None
     compiler_options: Mapping[str, Any] = field(default_factory=dict)

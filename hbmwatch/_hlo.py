@@ -13,7 +13,7 @@ import numpy as np
 from hbmwatch import _shapes
 from hbmwatch._heap import heap_trace, lasts, replay
 from hbmwatch._program import Buffer, Program, parse_program
-from hbmwatch._protos import BufferAllocationProto, ShapeProto
+from hbmwatch._protos import BufferAllocationProto
 from hbmwatch._records import Kind, PeakOp, PeakSummary, ProfileError
 from hbmwatch._terms import SMALL_BYTES, memory_color, source_of
 from hbmwatch._xspace import label_modules, make_xspace, pack_modules, read_modules
@@ -30,6 +30,10 @@ __all__ = [
     "read_modules",
     "source_of",
 ]
+
+
+# Text and unpadded bytes, if known, of each serialized shape.
+_Described = dict[bytes, tuple[str, int | None]]
 
 
 def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
@@ -58,6 +62,7 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
     heap = replay(program, heap_trace(program, color))
     points = np.array(heap.sizes, dtype=np.int64) + lasting_bytes
     points.flags.writeable = False
+    shapes: _Described = {}
     shown = [b for _, b in lasting] + [shown for _, shown in heap.live]
     peak_bytes = max(heap.sizes, default=0) + lasting_bytes
     total_bytes = sum(a.size for a in allocations)
@@ -67,7 +72,7 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
         memory_space=memory_space,
         peak_bytes=peak_bytes,
         peak_unpadded_bytes=lasting_bytes
-        + sum(_unpadded(canonical) for canonical, _ in heap.live),
+        + sum(_described(canonical, shapes)[1] for canonical, _ in heap.live),
         peak_position=int(points.argmax()) if heap.sizes else None,
         heap_bytes=points,
         parameter_bytes=sum(a.size for a in allocations if a.is_entry_computation_parameter),
@@ -84,7 +89,7 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
         temporary_bytes=sum(a.size for a in allocations if not lasts(a)),
         total_allocation_bytes=total_bytes,
         fragmentation_bytes=total_bytes - peak_bytes if heap.sizes else 0,
-        ops=_rows(program, shown, heap.spans, memory_space),
+        ops=_rows(program, shown, shapes, heap.spans, memory_space),
     )
 
 
@@ -92,7 +97,7 @@ def caveats(summary: PeakSummary) -> tuple[str, ...]:
     """Sentences on what this reader does not know in the rows of a peak; empty for most.
 
     Args:
-        summary: A peak by peak_summary.
+        summary: A peak, by either reader.
     """
     unknown = {int(kind) for op in summary.ops for kind in _shapes.UNKNOWN.findall(op.shape)}
     return tuple(
@@ -112,21 +117,14 @@ def _largest(program: Program, allocation: BufferAllocationProto) -> Buffer | No
     return found
 
 
-def _unpadded(buffer: Buffer) -> int:
-    """Bytes that a buffer's elements take; its size, where the element type is not known."""
-    shape = _shapes.subshape(buffer.instruction.shape, buffer.proto.defined_at.shape_index)
-    unpadded = _shapes.unpadded_bytes(shape)
-    return buffer.proto.size if unpadded is None else unpadded
-
-
 def _rows(
     program: Program,
     buffers: Sequence[Buffer],
+    shapes: _Described,
     spans: Mapping[int, tuple[int, int]],
     memory_space: str,
 ) -> tuple[PeakOp, ...]:
     """A row for each buffer, and one for all small ones."""
-    shapes: dict[bytes, tuple[str, int | None]] = {}
     rows = [
         _row(program, buffer, shapes, spans.get(buffer.proto.id), memory_space)
         for buffer in buffers
@@ -138,36 +136,39 @@ def _rows(
     return tuple(rows)
 
 
-def _described(
-    shape: ShapeProto, known: dict[bytes, tuple[str, int | None]]
-) -> tuple[str, int | None]:
-    """Text and unpadded bytes of a shape, made once for all that are equal: layers repeat them."""
+def _described(buffer: Buffer, known: _Described) -> tuple[str, int]:
+    """The shape of a buffer as text, and the bytes of its elements: its size where not known.
+
+    Equal shapes are described once, as layers repeat them.
+    """
+    shape = _shapes.subshape(buffer.instruction.shape, buffer.proto.defined_at.shape_index)
     serialized = shape.SerializeToString()
     if serialized not in known:
         known[serialized] = _shapes.shape_text(shape), _shapes.unpadded_bytes(shape)
-    return known[serialized]
+    text, unpadded = known[serialized]
+    return text, buffer.proto.size if unpadded is None else unpadded
 
 
 def _row(
     program: Program,
     buffer: Buffer,
-    shapes: dict[bytes, tuple[str, int | None]],
+    shapes: _Described,
     span: tuple[int, int] | None,
     memory_space: str,
 ) -> PeakOp:
     """What is shown of one buffer."""
     instruction = buffer.instruction
     index = buffer.proto.defined_at.shape_index
-    text, unpadded = _described(_shapes.subshape(instruction.shape, index), shapes)
+    shape, unpadded_bytes = _described(buffer, shapes)
     stack = program.frames(instruction)
     program.shown[instruction.name] = instruction
     return PeakOp(
         instruction=instruction.name + (f"{{{','.join(map(str, index))}}}" if index else ""),
         opcode=instruction.opcode,
         op_name=instruction.metadata.op_name,
-        shape=text,
+        shape=shape,
         size_bytes=buffer.proto.size,
-        unpadded_bytes=buffer.proto.size if unpadded is None else unpadded,
+        unpadded_bytes=unpadded_bytes,
         kind=_kind(buffer.allocation),
         memory_space=memory_space,
         source=source_of(stack),

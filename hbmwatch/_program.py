@@ -153,8 +153,7 @@ class Program:
         allocation, proto = self._places.get(buffer_id), self._logical.get(buffer_id)
         if allocation is None or proto is None:
             return None
-        defined_at = proto.defined_at.instruction_id
-        instruction = self.find(defined_at)
+        instruction = self.find(proto.defined_at.instruction_id)
         if instruction is None:
             return None
         self._check(proto.size)

@@ -269,7 +269,7 @@ def _watched(fun: Callable[..., Any], target: Any, settings: Settings) -> Any:
     watched = guarded(target, functools.partial(_call_failure, name, target, lower), settings)
     functools.update_wrapper(watched, target)
     watched.__name__, watched.__wrapped__ = name, fun
-    known = Failure(name, fun=target)
+    known = Failure(name, target)
     if hasattr(target, "trace"):
         watched.trace = watched_stage(target.trace, Traced, known, settings)
     if lower is not None:
@@ -317,8 +317,8 @@ def _call_failure(
     jitted = _holds_jitted(target) and not getattr(jax.config, "jax_disable_jit", False)
     known = Failure(
         name,
-        jitted,
         target,
+        jitted,
         args=args,
         kwargs=kwargs,
         outputs=outputs,
