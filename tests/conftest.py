@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 # Read when jax and libtpu load, so set before either is imported.
@@ -25,3 +30,11 @@ os.environ["XLA_FLAGS"] = (
 # What decides whether a change lands tries the same examples each time; elsewhere new ones.
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Callable[..., Any]:
+    """watch_hbm that keeps its profiles in the test's folder."""
+    from hbmwatch import watch_hbm  # not at the top: that imports jax
+
+    return functools.partial(watch_hbm, logdir=tmp_path)

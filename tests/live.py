@@ -38,6 +38,18 @@ def oom_of(call: Callable[..., Any], *args: Any, **kwargs: Any) -> HbmOomError:
     return oom
 
 
+def fails(call: Callable[..., Any], *args: Any, **kwargs: Any) -> HbmOomError:
+    """The HbmOomError that the call raises; what it says of the program is right."""
+    with pytest.raises(HbmOomError) as caught:
+        call(*args, **kwargs)
+    oom = caught.value
+    assert oom.report.missing == ()
+    assert oom.summary is not None
+    assert oom.message.requested_bytes is not None
+    assert PETABYTE <= oom.message.requested_bytes <= oom.summary.total_allocation_bytes
+    return oom
+
+
 def start(code: str, *args: object, prelude: str = PRELUDE) -> subprocess.Popen[str]:
     """A child that runs the prelude and this code, its arguments in sys.argv[1:]."""
     command = [sys.executable, "-c", prelude + code, *map(str, args)]

@@ -22,14 +22,10 @@ import pytest
 from hbmwatch import HbmOomError, OomReport, watch_hbm
 from hbmwatch._errors import ReportNote, find_oom, report_of
 
-SIDE = 2**24
+from tests.live import fill
+
 TEXT = "RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes."
 HEADLINE = "hbmwatch: fill ran out of memory at run time on cpu: asked for 1.00 PiB"
-
-
-def fill(x: jax.Array) -> jax.Array:
-    """Asks for one petabyte."""
-    return jnp.broadcast_to(x[0], (SIDE, SIDE)) + 1
 
 
 def oom_of(logdir: str) -> HbmOomError:

@@ -17,14 +17,9 @@ from hbmwatch._protos import HloProto, message_class
 from hbmwatch._xspace import make_xspace, read_modules
 
 from tests import programs
+from tests.live import SIDE, fill
 
-SIDE = 2**24
 PEAK = 2**50 + 32
-
-
-def fill(x: jax.Array) -> jax.Array:
-    """Asks for one petabyte."""
-    return jnp.broadcast_to(x[0], (SIDE, SIDE)) + 1
 
 
 def report(logdir: Path, call: Callable[[jax.Array], Any] | None = None) -> OomReport:
