@@ -30,22 +30,11 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks._timing import table, versions
-from hbmwatch import (
-    HbmOomError,
-    OomReport,
-    _capture,
-    _device,
-    _findings,
-    _guard,
-    _hlo,
-    _notes,
-    _profiler,
-    _render,
-    _rollup,
-    _runs,
-    _stages,
-    watch_hbm,
-)
+from hbmwatch import HbmOomError, OomReport, watch_hbm
+from hbmwatch._explain import build, capture, conclude, errors, notes
+from hbmwatch._jax import dump, profiler
+from hbmwatch._report import report as reports
+from hbmwatch._watch import guard, stages
 
 RUNS = 7
 ENVIRONMENT = {  # what libtpu needs to compile on a machine without a TPU
@@ -54,19 +43,21 @@ ENVIRONMENT = {  # what libtpu needs to compile on a machine without a TPU
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TPU_MIN_LOG_LEVEL": "3",
 }
+# Each function is watched where its caller looks it up.
 PHASES: dict[str, list[tuple[Any, str]]] = {
-    "capture": [(_profiler, "collect"), (_profiler, "dump")],
-    "read": [(_capture, "_find"), (_hlo, "read_modules"), (_hlo, "peak_summary")],
+    "capture": [(profiler, "collect"), (dump, "dump")],
+    "read": [(capture, "_find"), (capture, "read_modules"), (build, "peak_summary")],
     "findings": [
-        (_findings, "find"),
-        (_rollup, "rollup"),
-        (_rollup, "with_roles"),
-        (_rollup, "breakdown"),
+        (conclude, "find"),
+        (conclude, "rollup"),
+        (conclude, "with_roles"),
+        (build, "breakdown"),
     ],
-    "notes": [(_notes, "notes"), (_device, "device_memory")],
-    "files": [(_runs, "keep")],
-    "text": [(_render, "report_text"), (_render, "headline")],
+    "notes": [(notes, "notes"), (build, "device_memory")],
+    "files": [(build, "keep")],
+    "text": [(reports, "report_text"), (errors, "headline")],
 }
+WRAPPED = "raise_explained"
 Program = Callable[[], Any]
 
 
@@ -116,9 +107,7 @@ def _transformer_loss(params: list[dict[str, jax.Array]], x: jax.Array) -> jax.A
         return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-6)
 
     for p in params:
-        q, k, v = (
-            (normed(x) @ p[name]).reshape(*x.shape[:2], 8, -1) for name in ("q", "k", "v")
-        )
+        q, k, v = ((normed(x) @ p[name]).reshape(*x.shape[:2], 8, -1) for name in ("q", "k", "v"))
         scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
         x = x + jnp.einsum("bhqk,bkhd->bqhd", scores, v).reshape(x.shape) @ p["o"]
         x = x + jax.nn.gelu(normed(x) @ p["up"]) @ p["down"]
@@ -218,9 +207,7 @@ def explained(raise_explained: Callable[..., Any]) -> Callable[..., Any]:
 class Measured(Exception):
     """What explaining a failure took, by phase and each time on the wall, and the report."""
 
-    def __init__(
-        self, seconds: dict[str, float], walls: list[float], report: OomReport
-    ) -> None:
+    def __init__(self, seconds: dict[str, float], walls: list[float], report: OomReport) -> None:
         super().__init__()
         self.seconds = seconds
         self.walls = walls
@@ -267,8 +254,8 @@ def main(names: list[str]) -> None:
     for phase, functions in PHASES.items():
         for module, name in functions:
             CLOCK.watch(module, name, phase)
-    for user in (_guard, _stages):
-        setattr(user, "raise_explained", explained(user.raise_explained))
+    for user in (guard, stages):
+        setattr(user, WRAPPED, explained(getattr(user, WRAPPED)))
     print(f"{__doc__}\n{versions('jax', 'jaxlib', 'libtpu', 'xprof')}, {os.cpu_count()} cores\n")
     rows = []
     for name, program in PROGRAMS.items():

@@ -17,10 +17,14 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks._timing import table, versions
-from hbmwatch import _findings, _hlo, _profiler, _rollup
-from hbmwatch._call import call_info
-from hbmwatch._evidence import Evidence
-from hbmwatch._records import OomMessage
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._explain.breakdown import breakdown, rollup, with_roles
+from hbmwatch._findings.rank import find
+from hbmwatch._jax.dump import dump
+from hbmwatch._jax.lowered import call_info
+from hbmwatch._records.message import OomMessage
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import Program, parse_program
 from tests import oom_programs
 
 LAYERS = 48
@@ -55,10 +59,10 @@ def lowered_step() -> Any:
     return oom_programs.on_one(train_step, state, oom_programs.array(8, 1024, WIDTH))
 
 
-def read(hlo_proto: bytes) -> tuple[_hlo.Program, Any]:
+def read(hlo_proto: bytes) -> tuple[Program, Any]:
     """The program and its peak: the bare case."""
-    program = _hlo.parse_program(hlo_proto, "jit_train_step(0)")
-    return program, _hlo.peak_summary(program)
+    program = parse_program(hlo_proto, "jit_train_step(0)")
+    return program, peak_summary(program)
 
 
 def main() -> int:
@@ -66,18 +70,18 @@ def main() -> int:
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     jax.config.update("jax_platforms", "cpu")
     lowered = lowered_step()
-    hlo_proto = _profiler.dump(lowered, TIGHT)
+    hlo_proto = dump(lowered, TIGHT)
     call = call_info(lowered)
     program, summary = read(hlo_proto)
     message = OomMessage(
         "", used_bytes=summary.total_allocation_bytes, limit_bytes=summary.peak_bytes // 2
     )
 
-    def conclude(program: _hlo.Program, summary: Any) -> None:
-        evidence = Evidence(program, summary, message, call)
-        _rollup.breakdown(program, summary, message)
-        _rollup.rollup(_rollup.with_roles(evidence))
-        _findings.find(evidence)
+    def conclude(program: Program, summary: Any) -> None:
+        evidence = ProgramFacts(program, summary, message, call)
+        breakdown(program, summary, message)
+        rollup(with_roles(evidence))
+        find(evidence)
 
     gc.disable()  # as a report does
     seconds: dict[str, list[float]] = {"read": [], "conclude": []}

@@ -40,9 +40,7 @@ def main() -> None:
         for _ in range(RUNS):
             for name, (before, timed) in CASES.items():
                 best[name] = min(best[name], seconds(before, timed, bytecode))
-    rows = [
-        [name, f"{1e3 * best[name]:.1f}", f"{best[name] / best['jax']:.3f}"] for name in CASES
-    ]
+    rows = [[name, f"{1e3 * best[name]:.1f}", f"{best[name] / best['jax']:.3f}"] for name in CASES]
     print(f"{__doc__}\n{versions('jax', 'jaxlib', 'numpy')}, {os.cpu_count()} cores\n")
     print(table(("", "ms", "x import jax"), rows))
 

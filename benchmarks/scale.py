@@ -18,11 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._timing import fastest, table, versions
-from hbmwatch import OomReport, _findings, _hlo, _rollup
-from hbmwatch._evidence import Evidence
-from hbmwatch._message import parse_oom
-from hbmwatch._protos import HloProto, message_class
-from hbmwatch._records import OomMessage
+from hbmwatch import OomReport
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._explain.breakdown import rollup, with_roles
+from hbmwatch._findings.rank import find
+from hbmwatch._messages.parse import parse_oom
+from hbmwatch._records.message import OomMessage
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import parse_program
+from hbmwatch._xla.protos import HloProto, message_class
+from hbmwatch._xla.xspace import pack_modules, read_modules
 
 BUFFERS = (10, 1_000, 100_000)
 MODULES = 500
@@ -55,8 +60,7 @@ def hlo_proto(buffers: int, size_bytes: int = 2**20) -> bytes:
         },
         "buffer_assignment": {
             "logical_buffers": [
-                {"id": n, "size": size_bytes, "defined_at": {"instruction_id": n}}
-                for n in numbers
+                {"id": n, "size": size_bytes, "defined_at": {"instruction_id": n}} for n in numbers
             ],
             "buffer_allocations": [
                 {
@@ -92,12 +96,12 @@ def phases(proto: bytes) -> dict[str, Callable[[Any], Any]]:
     """The report's parts, each made of what the one before gave."""
     message = parse_oom(MESSAGE) or OomMessage(MESSAGE)
     return {
-        "parse": lambda _: _hlo.parse_program(proto, "jit_step(1)"),
-        "summary": lambda program: (program, _hlo.peak_summary(program)),
+        "parse": lambda _: parse_program(proto, "jit_step(1)"),
+        "summary": lambda program: (program, peak_summary(program)),
         "findings": lambda given: (
             given[1],
-            _rollup.rollup(_rollup.with_roles(evidence := Evidence(given[0], given[1], message))),
-            _findings.find(evidence),
+            rollup(with_roles(evidence := ProgramFacts(given[0], given[1], message))),
+            find(evidence),
         ),
         "text": lambda given: str(
             OomReport(message=message, summary=given[0], rollup=given[1], findings=given[2])
@@ -138,12 +142,12 @@ def finding_one() -> dict[str, float]:
     proto = hlo_proto(1_000)
 
     def read(xspace: bytes) -> object:
-        modules = _hlo.read_modules(xspace)
-        return _hlo.peak_summary(_hlo.parse_program(modules["jit_step(7)"], "jit_step(7)"))
+        modules = read_modules(xspace)
+        return peak_summary(parse_program(modules["jit_step(7)"], "jit_step(7)"))
 
     sizes = {f"one of {count}": count for count in (1, MODULES)}
     spaces = {
-        name: _hlo.pack_modules([("jit_step", 7 + n, proto) for n in range(count)], "host")
+        name: pack_modules([("jit_step", 7 + n, proto) for n in range(count)], "host")
         for name, count in sizes.items()
     }
     cases = {name: lambda space=space: read(space) for name, space in spaces.items()}
@@ -164,8 +168,18 @@ def main(arguments: Sequence[str]) -> None:
         milliseconds = (f"{1e3 * second:.2f}" for second in (*best[:-1], seconds))
         rows.append([f"{buffers:,}", *milliseconds, f"{each:.2f}", f"{best[-1]:.1f}"])
     print(f"{__doc__}\n{versions('protobuf', 'numpy')}, {os.cpu_count()} cores\n")
-    print(table(("buffers", *(f"{phase}, ms" for phase in PHASES), "all, ms",
-                 "all / n log2 n, us", "MiB"), rows))
+    print(
+        table(
+            (
+                "buffers",
+                *(f"{phase}, ms" for phase in PHASES),
+                "all, ms",
+                "all / n log2 n, us",
+                "MiB",
+            ),
+            rows,
+        )
+    )
     times = finding_one()
     first, last = times.values()
     print()

@@ -1,7 +1,7 @@
 """Equinox and Optax: log the report of a step that runs out of memory, go on with a smaller batch.
 
-    python examples/equinox_step.py                     trains on the device that is here
-    python examples/equinox_step.py --topology v5e:2x2  asks the TPU compiler, without a TPU
+python examples/equinox_step.py                     trains on the device that is here
+python examples/equinox_step.py --topology v5e:2x2  asks the TPU compiler, without a TPU
 """
 
 from __future__ import annotations

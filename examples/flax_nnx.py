@@ -1,7 +1,7 @@
 """Flax NNX and Optax: log the report of a step that runs out of memory, go on with a smaller batch.
 
-    python examples/flax_nnx.py                     trains on the device that is here
-    python examples/flax_nnx.py --topology v5e:2x2  asks the TPU compiler, without a TPU
+python examples/flax_nnx.py                     trains on the device that is here
+python examples/flax_nnx.py --topology v5e:2x2  asks the TPU compiler, without a TPU
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def check(device: Any, batch_size: int) -> float:
     """Compile for a device that need not be there; returns the GiB that the step needs."""
     there = SingleDeviceSharding(device)
     graph, shapes = nnx.split(nnx.eval_shape(make))
-    state = jax.tree.map(
-        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=there), shapes
-    )
+    state = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=there), shapes)
     model, optimizer = nnx.merge(graph, state)
     compiled = train_step.lower(model, optimizer, batch_size=batch_size).compile()
     stages: Any = getattr(compiled, "compiled", compiled)  # flax wraps JAX's

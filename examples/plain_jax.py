@@ -1,7 +1,7 @@
 """Plain JAX: a donated state on a mesh of devices; when a step runs out of memory, a smaller batch.
 
-    python examples/plain_jax.py                     trains on the devices that are here
-    python examples/plain_jax.py --topology v5e:2x2  asks the TPU compiler, without a TPU
+python examples/plain_jax.py                     trains on the devices that are here
+python examples/plain_jax.py --topology v5e:2x2  asks the TPU compiler, without a TPU
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ def watched(mesh: Mesh) -> Any:
     """The step on a mesh: the state on every device, the batch split, the old state donated."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     step = partial(train_step, rows=NamedSharding(mesh, PartitionSpec("data")))
-    return watch_hbm(
-        step, static_argnames="batch_size", donate_argnums=0, out_shardings=everywhere
-    )
+    return watch_hbm(step, static_argnames="batch_size", donate_argnums=0, out_shardings=everywhere)
 
 
 def train(mesh: Mesh, batch_size: int) -> float:

@@ -6,40 +6,42 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from hbmwatch._version import __version__
+
 if TYPE_CHECKING:
-    from hbmwatch._errors import HbmOomError as HbmOomError
-    from hbmwatch._message import parse_oom as parse_oom
-    from hbmwatch._message import parse_ooms as parse_ooms
-    from hbmwatch._profile import load_peak_summary as load_peak_summary
-    from hbmwatch._records import DeviceMemory as DeviceMemory
-    from hbmwatch._records import Finding as Finding
-    from hbmwatch._records import LiveArrays as LiveArrays
-    from hbmwatch._records import OomMessage as OomMessage
-    from hbmwatch._records import OomReport as OomReport
-    from hbmwatch._records import PeakOp as PeakOp
-    from hbmwatch._records import PeakSummary as PeakSummary
-    from hbmwatch._records import ProfileError as ProfileError
-    from hbmwatch._verify import Verification as Verification
-    from hbmwatch._verify import verify as verify
-    from hbmwatch._watch import watch_hbm as watch_hbm
+    from hbmwatch._explain.errors import HbmOomError as HbmOomError
+    from hbmwatch._messages.parse import parse_oom as parse_oom
+    from hbmwatch._messages.parse import parse_ooms as parse_ooms
+    from hbmwatch._preflight.verify import Verification as Verification
+    from hbmwatch._preflight.verify import verify as verify
+    from hbmwatch._profiles.load import load_peak_summary as load_peak_summary
+    from hbmwatch._records.message import OomMessage as OomMessage
+    from hbmwatch._records.peak import PeakSummary as PeakSummary
+    from hbmwatch._records.peak_op import PeakOp as PeakOp
+    from hbmwatch._records.profile_error import ProfileError as ProfileError
+    from hbmwatch._records.report import DeviceMemory as DeviceMemory
+    from hbmwatch._records.report import Finding as Finding
+    from hbmwatch._records.report import LiveArrays as LiveArrays
+    from hbmwatch._report.report import OomReport as OomReport
+    from hbmwatch._watch.decorator import watch_hbm as watch_hbm
 
 # Loaded on first use, so that reading a log needs no jax, and watching a step no protobuf.
 _HOME = {
-    "DeviceMemory": "_records",
-    "Finding": "_records",
-    "HbmOomError": "_errors",
-    "LiveArrays": "_records",
-    "OomMessage": "_records",
-    "OomReport": "_records",
-    "PeakOp": "_records",
-    "PeakSummary": "_records",
-    "ProfileError": "_records",
-    "Verification": "_verify",
-    "load_peak_summary": "_profile",
-    "parse_oom": "_message",
-    "parse_ooms": "_message",
-    "verify": "_verify",
-    "watch_hbm": "_watch",
+    "DeviceMemory": "_records.report",
+    "Finding": "_records.report",
+    "HbmOomError": "_explain.errors",
+    "LiveArrays": "_records.report",
+    "OomMessage": "_records.message",
+    "OomReport": "_report.report",
+    "PeakOp": "_records.peak_op",
+    "PeakSummary": "_records.peak",
+    "ProfileError": "_records.profile_error",
+    "Verification": "_preflight.verify",
+    "load_peak_summary": "_profiles.load",
+    "parse_oom": "_messages.parse",
+    "parse_ooms": "_messages.parse",
+    "verify": "_preflight.verify",
+    "watch_hbm": "_watch.decorator",
 }
 
 __all__ = [
@@ -60,8 +62,6 @@ __all__ = [
     "verify",
     "watch_hbm",
 ]
-
-__version__ = "0.1.0"
 
 logging.getLogger("hbmwatch").addHandler(logging.NullHandler())
 

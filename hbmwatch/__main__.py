@@ -2,7 +2,7 @@
 
 import sys
 
-from hbmwatch._cli import main
+from hbmwatch._cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
 
 from tests.programs import devices
 
@@ -613,15 +614,15 @@ def full_logits(fault: bool) -> Any:
 
 @case("logits", "mesh-transformer-jax: all positions are scored over a tensor parallel mesh")
 def scored_prompts(fault: bool) -> Any:
-    """No gradient: the table of tokens is looked up, and the prompts are on every chip on purpose.
-    """
+    """No gradient: the table of tokens is looked up, and the prompts are on every chip on purpose."""
     over = mesh("tp")
     whole = NamedSharding(over, P())
 
     def score(params: Any, tokens: Any) -> Any:
         x = params["table"][tokens]
-        x, _ = jax.lax.scan(lambda x, w: (x + jax.nn.gelu(x @ w[0]) @ w[1], None),
-                            x, (params["up"], params["down"]))
+        x, _ = jax.lax.scan(
+            lambda x, w: (x + jax.nn.gelu(x @ w[0]) @ w[1], None), x, (params["up"], params["down"])
+        )
 
         def likelihood(given: Any) -> Any:
             logits = (given[0] @ params["table"].T).astype(jnp.float32)

@@ -24,7 +24,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from hbmwatch import _hlo
+from hbmwatch._xla.program import Program, parse_program
+from hbmwatch._xla.xspace import read_modules
 
 H100 = """
 gpu_device_info {
@@ -303,9 +304,9 @@ class Compiled:
     error: BaseException | None
 
     @functools.cached_property
-    def program(self) -> _hlo.Program:
+    def program(self) -> Program:
         """The parsed module."""
-        return _hlo.parse_program(self.hlo_proto, self.name)
+        return parse_program(self.hlo_proto, self.name)
 
 
 @functools.cache
@@ -318,7 +319,7 @@ def compiled(name: str, platform: str) -> Compiled:
 def compile_lowered(lowered: Any) -> Compiled:
     """Compile anything that is lowered, under a profiler."""
     memory, failure = None, None
-    before = _hlo.read_modules(_profile(lambda: None))
+    before = read_modules(_profile(lambda: None))
 
     def compile_it() -> None:
         nonlocal memory, failure
@@ -328,7 +329,7 @@ def compile_lowered(lowered: Any) -> Compiled:
             failure = error
 
     xspace = _profile(compile_it)
-    after = _hlo.read_modules(xspace)
+    after = read_modules(xspace)
     module = lowered.compiler_ir().operation.attributes["sym_name"].value
     named = [name for name in after if name.startswith(f"{module}(")]
     # libtpu's module is not new where the same program was compiled just before.

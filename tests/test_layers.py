@@ -1,4 +1,4 @@
-"""The imports go one way, and what is heavy is imported in one place."""
+"""The imports go one way: each package imports from lower floors only."""
 
 from __future__ import annotations
 
@@ -10,35 +10,52 @@ import pytest
 import hbmwatch
 
 PACKAGE = Path(hbmwatch.__file__).parent
-MODULES = sorted(file.stem for file in PACKAGE.glob("_*.py") if not file.stem.startswith("__"))
 
-# Who alone imports what is heavy, or private.
+# The rooms by floor, the top one first. A package imports from lower floors only, never from its
+# own, whether it does so at the top of a module, in a function or for type checking.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("__init__", "__main__"),
+    ("_cli",),
+    ("_watch",),
+    ("_preflight",),
+    ("_explain",),
+    ("_findings",),
+    ("_analysis", "_profiles"),
+    ("_messages", "_xla", "_jax", "_report"),
+    ("_records", "_version"),
+)
+FLOOR = {room: len(FLOORS) - n for n, rooms in enumerate(FLOORS) for room in rooms}
+
+# The only modules that import what is heavy, or private.
 OWNERS = {
-    "xprof": {"_xprof"},
-    "google": {"_protos"},
-    "jax._src": {"_profiler"},
+    "xprof": {"_profiles.xprof"},
+    "google": {"_xla.protos"},
+    "jax._src": {"_jax"},
 }
-# Reading a message, a stored report or a log must not load these.
-LIGHT = {
-    "_sizes", "_records", "_render", "_stored", "_message", "_wording", "_unwrap", "_tpu_wordings",
-    "_gpu_wordings",
-}
+# To read a message, a stored report or a log, these are enough.
+LIGHT = ("_messages.parse", "_messages.notes", "_report.report", "_report.diff", "_xla.terms")
 HEAVY = {"jax", "numpy", "google", "xprof"}
 
 
+def module_name(file: Path) -> str:
+    """A file of the package as a module ("_xla.peak"); "__init__" for the package itself."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts if parts == ("__init__",) else [p for p in parts if p != "__init__"])
+
+
+MODULES = {module_name(file): ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")}
+
+
 def imports(module: str, at_top: bool = False) -> set[str]:
-    """The modules that a module of ours imports, but for type checking; or only at its top."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
-    nodes = [node for node in tree.body if ast.unparse(node) and not is_typing(node)]
-    inner = nodes if at_top else [n for node in nodes for n in ast.walk(node)]
+    """What a module imports, as full names; or only what it loads when it is imported."""
+    tree = MODULES[module]
+    top = [node for node in tree.body if not is_typing(node)]
     names: set[str] = set()
-    for node in inner:
+    for node in top if at_top else ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "hbmwatch":
-            names |= {f"hbmwatch.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add(str(node.module))
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
@@ -47,15 +64,44 @@ def is_typing(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def ours(module: str) -> set[str]:
-    """Which of our modules a module imports."""
-    found = {name.removeprefix("hbmwatch.") for name in imports(module) if "hbmwatch." in name}
-    return {name for name in found if name in MODULES}
+def ours(module: str, at_top: bool = False) -> set[str]:
+    """The modules of the package that a module imports."""
+    found = set()
+    for name in imports(module, at_top):
+        parts = name.split(".")
+        if parts[0] == "hbmwatch":
+            inner = [".".join(parts[1:n]) for n in range(len(parts), 1, -1)]
+            found.add(next((n for n in inner if n in MODULES), "__init__"))
+    return found
+
+
+def room(module: str) -> str:
+    """The room that a module is in."""
+    return module.partition(".")[0]
+
+
+def test_every_room_is_on_a_floor() -> None:
+    """The table above names the rooms that exist."""
+    assert {room(module) for module in MODULES} == set(FLOOR)
+
+
+@pytest.mark.parametrize("name", sorted({room(module) for module in MODULES}))
+def test_a_room_imports_from_lower_floors_only(name: str) -> None:
+    """No arrow goes up, and none to a neighbor; only the version is read from the package."""
+    arrows = {
+        (module, target)
+        for module in MODULES
+        if room(module) == name
+        for target in ours(module) - {"__init__"}
+        if room(target) != name and FLOOR[room(target)] >= FLOOR[name]
+    }
+
+    assert arrows == set()
 
 
 def test_no_module_imports_one_that_imports_it() -> None:
     """There is an order of the modules in which each imports only earlier ones."""
-    left = {module: ours(module) - {module} for module in MODULES}
+    left = {module: ours(module) - {module, "__init__"} for module in MODULES}
     while left:
         free = {module for module, needs in left.items() if not needs & left.keys()}
         assert free, f"these import each other: {sorted(left)}"
@@ -64,26 +110,52 @@ def test_no_module_imports_one_that_imports_it() -> None:
 
 @pytest.mark.parametrize("package", OWNERS)
 def test_what_is_heavy_or_private_has_one_home(package: str) -> None:
-    """One module alone imports it."""
+    """One module, or one room, alone imports it."""
     importers = {
         module
         for module in MODULES
         if any(f"{name}.".startswith(f"{package}.") for name in imports(module))
     }
 
-    assert importers == OWNERS[package]
+    assert importers
+    assert {m if m in OWNERS[package] else room(m) for m in importers} == OWNERS[package]
 
 
-@pytest.mark.parametrize("module", sorted(LIGHT))
+@pytest.mark.parametrize("module", LIGHT)
 def test_reading_a_message_loads_nothing_heavy(module: str) -> None:
     """The modules that a log's reader needs, and what those import, load none of it."""
     reached: set[str] = set()
     todo = {module}
     while todo:
         reached |= todo
-        todo = {n for m in todo for n in ours(m) if f"hbmwatch.{n}" in imports(m, at_top=True)
-                or "hbmwatch" in imports(m, at_top=True)} - reached
-    heavy = {m: imports(m, at_top=True) for m in reached}
+        todo = {n for m in todo for n in ours(m, at_top=True)} - reached
+    heavy = {m: {n.partition(".")[0] for n in imports(m, at_top=True)} & HEAVY for m in reached}
 
-    assert {m: tops for m, names in heavy.items()
-            if (tops := {n.partition(".")[0] for n in names} & HEAVY)} == {}
+    assert {m: names for m, names in heavy.items() if names} == {}
+
+
+LARGEST_FUNCTION = 40
+TO_BE_SPLIT = {"_messages.gpu", "_messages.tpu", "_findings.buffers", "_report.html"}
+
+
+def test_modules_and_functions_stay_small() -> None:
+    """A module has fewer than 400 lines, and a function at most 40."""
+    files = {module_name(file): file for file in PACKAGE.rglob("*.py")}
+    files = {module: file for module, file in files.items() if module not in TO_BE_SPLIT}
+    long_modules = {m: n for m, f in files.items() if (n := len(f.read_text().splitlines())) >= 400}
+    long_functions = {
+        f"{module}.{node.name}": lines
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if module != "_preflight.variants"
+        and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (lines := body_lines(node)) > LARGEST_FUNCTION
+    }
+
+    assert (long_modules, long_functions) == ({}, {})
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function's code, without its signature and docstring."""
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0

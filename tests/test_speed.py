@@ -14,8 +14,10 @@ import pytest
 from benchmarks._timing import fastest
 from benchmarks.hot_path import bare_wrapper, nothing, work
 from benchmarks.scale import MODULES, hlo_proto, measure
-from hbmwatch import _hlo, watch_hbm
-
+from hbmwatch import watch_hbm
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import parse_program
+from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests.live import SMALL, fill, oom_of
 
 TRIES = 12  # other programs may disturb many of them; mostly the first is enough
@@ -94,15 +96,13 @@ def test_a_long_notebook_s_profile_is_read_for_one_module() -> None:
     """One of 500 modules is found in less time than it takes to parse twenty of them."""
     proto = hlo_proto(1_000)
     modules = [("jit_step", 7 + n, proto) for n in range(MODULES)]
-    xspace = _hlo.pack_modules(modules, "host")
+    xspace = pack_modules(modules, "host")
 
     def one() -> object:
-        return _hlo.peak_summary(_hlo.parse_program(proto, "jit_step(7)"))
+        return peak_summary(parse_program(proto, "jit_step(7)"))
 
     def of_many() -> object:
-        return _hlo.peak_summary(
-            _hlo.parse_program(_hlo.read_modules(xspace)["jit_step(7)"], "jit_step(7)")
-        )
+        return peak_summary(parse_program(read_modules(xspace)["jit_step(7)"], "jit_step(7)"))
 
     def ratio() -> float:
         best = fastest({"one": one, "of many": of_many}, runs=5, calls=1, clock=time.thread_time)

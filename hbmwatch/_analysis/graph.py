@@ -1,0 +1,337 @@
+"""A module's instructions as a graph: operands, users, fusions, loops; read only where asked."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hbmwatch._xla.program import Program
+from hbmwatch._xla.protos import (
+    BufferAllocationProto,
+    HloComputationProto,
+    HloInstructionProto,
+    ShapeProto,
+)
+
+TUPLE = 13
+# Instructions that give their first operand back, with other layout, type or rank.
+MOVES = frozenset(
+    "bitcast copy reshape transpose convert copy-start copy-done get-tuple-element all-gather-done "
+    "all-reduce-done async-start async-done bitcast-convert optimization-barrier".split()
+)
+_INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
+_DEEPEST = 300
+_HBM = 0
+_CALLS = frozenset(("fusion", "async-start", "call"))
+# What runs other computations, loops perhaps among them.
+_NESTS = frozenset(("while", "call", "conditional"))
+_PLAIN = MOVES | {"parameter"}
+
+
+class Parameter(NamedTuple):
+    """A parameter of the program, as it lies on one device."""
+
+    number: int
+    path: str
+    dims: tuple[int, ...]
+    element_type: int
+    size_bytes: int
+    in_hbm: bool
+    instruction: HloInstructionProto
+
+
+class Result(NamedTuple):
+    """A result of the program, and what computes it, alone or (a fusion) with the others."""
+
+    dims: tuple[int, ...]
+    element_type: int
+    shape: ShapeProto
+    instruction: HloInstructionProto | None
+
+
+class _Scan(NamedTuple):
+    """What one look at each instruction that runs on its own tells.
+
+    Attributes:
+        running: The entry computation, and the bodies and branches that it runs.
+        loops: The while instructions in them.
+        first: The first user of each instruction, by the latter's id.
+        others: Its other users by their ids, where there are any: for most there are none.
+    """
+
+    running: list[HloComputationProto]
+    loops: list[HloInstructionProto]
+    first: dict[int, HloInstructionProto]
+    others: dict[int, dict[int, HloInstructionProto]]
+
+
+def elements(shape: ShapeProto) -> int:
+    """How many elements an array has; of a tuple, its largest entry."""
+    if shape.element_type == TUPLE:
+        return max((elements(part) for part in shape.tuple_shapes), default=0)
+    return math.prod(shape.dimensions)
+
+
+class Graph:
+    """The instructions of one program; everything is made on demand."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.find = program.find
+        self._within: dict[int, list[HloInstructionProto]] = {}
+
+    def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
+        """The instructions whose results an instruction takes."""
+        found = map(self.find, instruction.operand_ids[:])
+        return [operand for operand in found if operand is not None]
+
+    def first(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
+        """The first operand; None where there is none."""
+        operands = instruction.operand_ids
+        return self.find(operands[0]) if operands else None
+
+    @functools.cached_property
+    def _scan(self) -> _Scan:
+        """What a look at each instruction that runs on its own tells; fusions are not entered."""
+        first: dict[int, HloInstructionProto] = {}
+        others: dict[int, dict[int, HloInstructionProto]] = {}
+        running, loops = [], []
+        todo = [self.program.entry] if self.program.entry is not None else []
+        seen: set[int] = set()
+        for computation in todo:  # grows meanwhile; a damaged program may come round again
+            if computation.id in seen:
+                continue
+            seen.add(computation.id)
+            running.append(computation)
+            for instruction in self.program.inside(computation):
+                if instruction.opcode in _NESTS:
+                    loops += [instruction] if instruction.opcode == "while" else []
+                    called = map(self.program.computations.get, instruction.called_computation_ids)
+                    todo += [inner for inner in called if inner is not None]
+                for operand in instruction.operand_ids[:]:  # a list is quicker to go through
+                    if operand not in first:
+                        first[operand] = instruction
+                    elif first[operand] is not instruction:
+                        others.setdefault(operand, {})[instruction.id] = instruction
+        return _Scan(running, loops, first, others)
+
+    @property
+    def running(self) -> Sequence[HloComputationProto]:
+        """The entry computation, and the bodies and branches that it runs."""
+        return self._scan.running
+
+    @property
+    def loops(self) -> Sequence[HloInstructionProto]:
+        """The while instructions of the entry computation, and those inside of them."""
+        return self._scan.loops
+
+    def users(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
+        """The instructions that take the result of one outside of fusions."""
+        first = self._scan.first.get(instruction.id)
+        others = self._scan.others.get(instruction.id, {})
+        return [] if first is None else [first, *others.values()]
+
+    # --- fusions ----------------------------------------------------------------------------------
+
+    def fused(self, instruction: HloInstructionProto) -> HloComputationProto | None:
+        """The computation inside a fusion (or an async call); None for other instructions."""
+        if instruction.opcode not in _CALLS:
+            return None
+        called = instruction.called_computation_ids
+        return self.program.computations.get(called[0]) if called else None
+
+    def fused_root(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
+        """The root of the computation inside a fusion; None for other instructions."""
+        inner = self.fused(instruction)
+        return self.find(inner.root_id) if inner is not None else None
+
+    def passed(
+        self, caller: HloInstructionProto, parameter: HloInstructionProto
+    ) -> HloInstructionProto | None:
+        """What a fusion passes for one of its parameters; None where it passes nothing."""
+        if not 0 <= parameter.parameter_number < len(caller.operand_ids):
+            return None
+        return self.find(caller.operand_ids[parameter.parameter_number])
+
+    def everything_in(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
+        """The instructions inside a fusion and inside the fusions in it."""
+        outer = self.fused(instruction)
+        if outer is None:
+            return []
+        if outer.id not in self._within:
+            found = self._within[outer.id] = list[HloInstructionProto]()
+            calls, entered = [instruction], set[int]()
+            for call in calls:  # grows meanwhile; a damaged program may come round again
+                inner = self.fused(call)
+                if inner is not None and inner.id not in entered:
+                    entered.add(inner.id)
+                    found += self.program.inside(inner)
+                    calls += [one for one in self.program.inside(inner) if one.opcode in _CALLS]
+        return self._within[outer.id]
+
+    def root(self, instruction: HloInstructionProto) -> HloInstructionProto:
+        """What makes a result inside a fusion, behind bitcasts and copies; itself elsewhere.
+
+        Of a get-tuple-element of a fusion with several results, what makes that one.
+        """
+        found = instruction
+        for _ in range(_DEEPEST):
+            deeper = self._inwards(found)
+            if deeper is None or deeper.opcode == "parameter":
+                break
+            found = deeper
+        return found
+
+    def _inwards(self, at: HloInstructionProto) -> HloInstructionProto | None:
+        """One step into a fusion, or behind a move; None where there is none."""
+        if at.opcode == "get-tuple-element":
+            fusion = self.first(at)
+            known = fusion is not None and self.fused(fusion) is not None
+            return self.element(fusion, at.tuple_index) if fusion is not None and known else None
+        if at.opcode in _INWARDS:
+            return self.first(at)
+        return self.fused_root(at)
+
+    def element(self, source: HloInstructionProto, index: int) -> HloInstructionProto | None:
+        """What makes one entry of a tuple: in a fusion, or what a loop starts from there."""
+        holder = self.fused_root(source) if self.fused(source) is not None else source
+        if holder is not None and holder.opcode == "while":
+            holder = self.first(holder)
+        if holder is None or holder.opcode != "tuple" or index >= len(holder.operand_ids):
+            return None
+        return self.find(holder.operand_ids[index])
+
+    # --- loops ------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _looped(self) -> dict[int, tuple[HloInstructionProto, HloComputationProto]]:
+        """The loop that an instruction is in, and the body or condition, by the former's id."""
+        owners = {
+            called: loop for loop in reversed(self.loops) for called in loop.called_computation_ids
+        }
+        found = {}
+        for called, loop in owners.items():
+            body = self.program.computations.get(called)
+            if body is None:
+                continue
+            for instruction in self.program.inside(body):
+                found[instruction.id] = loop, body
+                if instruction.opcode in ("async-start", "call"):
+                    inside = self.everything_in(instruction)
+                    found |= {inner.id: (loop, body) for inner in inside}
+        return found
+
+    def loop_of(
+        self, instruction: HloInstructionProto
+    ) -> tuple[HloInstructionProto | None, HloComputationProto | None]:
+        """The loop in whose body an instruction is, and the body; None for both in no loop."""
+        return self._looped.get(instruction.id, (None, None))
+
+    def start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
+        """What a loop carries at a position when it starts, behind moves."""
+        at = self.element(loop, position)
+        for _ in range(_DEEPEST):
+            if at is None or at.opcode not in MOVES:
+                break
+            at = self.first(at)
+        return at
+
+    # --- what instructions are --------------------------------------------------------------------
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters of the program, by number; paths are "" where it does not name them."""
+        found = {}
+        for allocation in self.program.allocations:
+            if not allocation.is_entry_computation_parameter:
+                continue
+            instruction = self._parameter_in(allocation)
+            if instruction is not None:
+                number, shape = instruction.parameter_number, instruction.shape
+                found[number] = Parameter(
+                    number,
+                    instruction.metadata.op_name,
+                    tuple(shape.dimensions),
+                    shape.element_type,
+                    allocation.size,
+                    allocation.color == _HBM,
+                    instruction,
+                )
+        return tuple(found[number] for number in sorted(found))
+
+    def _parameter_in(self, allocation: BufferAllocationProto) -> HloInstructionProto | None:
+        """The parameter that lies in an allocation, perhaps with an output."""
+        for assigned in allocation.assigned:
+            buffer = self.program.buffer(assigned.logical_buffer_id)
+            if buffer is not None and buffer.instruction.opcode == "parameter":
+                return buffer.instruction
+        return None
+
+    @functools.cached_property
+    def results(self) -> tuple[Result, ...]:
+        """The results of the program, in order; one where it is no tuple."""
+        entry = self.program.entry
+        root = self.find(entry.root_id) if entry is not None else None
+        if root is None:
+            return ()
+        parts = list(root.shape.tuple_shapes) or [root.shape]
+        makers: list[HloInstructionProto | None] = [root] * len(parts)
+        if root.opcode == "tuple":
+            makers = [self.find(operand) for operand in root.operand_ids]
+        return tuple(
+            Result(tuple(part.dimensions), part.element_type, part, maker)
+            for part, maker in zip(parts, makers)
+        )
+
+    @functools.cached_property
+    def argument_ids(self) -> dict[int, int]:
+        """The number of each of the program's parameters, by the instruction's id."""
+        return {parameter.instruction.id: parameter.number for parameter in self.parameters}
+
+    def is_argument(self, instruction: HloInstructionProto) -> bool:
+        """Whether an instruction is a parameter of the program itself."""
+        return instruction.id in self.argument_ids
+
+    def given(
+        self, factor: HloInstructionProto, outer: tuple[HloInstructionProto, ...]
+    ) -> HloInstructionProto | None:
+        """The argument of the program that a value is, but for moves; None where it is none.
+
+        Args:
+            factor: The instruction.
+            outer: The fusions that it is in, outermost first.
+        """
+        at: HloInstructionProto | None = factor
+        for _ in range(_DEEPEST):
+            if at is None:
+                break
+            inner = self.fused(at)
+            if at.opcode == "parameter" and outer:
+                at, outer = self.passed(outer[-1], at), outer[:-1]
+            elif at.opcode in MOVES or (
+                inner is not None and {i.opcode for i in self.program.inside(inner)} <= _PLAIN
+            ):
+                at = self.first(at)
+            else:
+                return at if self.is_argument(at) else None
+        return None
+
+    @staticmethod
+    def is_product(instruction: HloInstructionProto) -> bool:
+        """Whether an instruction is a matrix product, under any of its names."""
+        if instruction.opcode == "dot":
+            return True
+        named = instruction.metadata.op_name.endswith("dot_general")
+        if instruction.opcode == "convolution":
+            return named
+        target = instruction.custom_call_target
+        return instruction.opcode == "custom-call" and (
+            named or "gemm" in target or "matmul" in target
+        )
+
+
+def joined_names(instructions: Iterable[HloInstructionProto]) -> str:
+    """The op_names of instructions, joined, for a search."""
+    return " ".join(i.metadata.op_name for i in instructions if i.metadata.op_name)

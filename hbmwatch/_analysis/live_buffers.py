@@ -1,0 +1,311 @@
+"""The buffers at a program's peak: names for the nameless, the loops that fill them, their uses.
+
+Everything is found by walking from the buffers that are live, so that a large program costs no
+more than its peak.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hbmwatch._analysis.graph import MOVES, Graph, elements
+from hbmwatch._analysis.loops import LoopBuffer, LoopBuffers
+from hbmwatch._analysis.origin import Origin, origin
+from hbmwatch._analysis.updates import updated
+from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.peak_op import PeakOp
+from hbmwatch._xla.frames import user_frame
+from hbmwatch._xla.program import Program
+from hbmwatch._xla.protos import HloInstructionProto
+
+# Of so many instructions the op_names say whether a program is differentiated, or checkpointed.
+_SAMPLE = 1000
+# So many equal buffers are one of each layer.
+_LAYERS = 3
+# What an op_name ends in where a program calls the host.
+CALLBACKS = ("callback", "debug_print")
+_VISITS = 300
+_NUMBER = re.compile(r"\d+")
+_CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
+
+Family = tuple[str, str, str]
+
+
+class LiveBuffer(NamedTuple):
+    """A buffer at the peak, with what the program tells about it.
+
+    Attributes:
+        op: The buffer.
+        instruction: The instruction that defines it.
+        element_type: XLA's number of the element type.
+        dims: The dimensions on one device.
+        name: Its op_name, or the one that was inferred.
+        source: The line that made it ("train.py:88"), its own or inferred.
+        inferred: Whether name and source are inferred.
+        stack: The loop that fills it; None where there is none.
+    """
+
+    op: PeakOp
+    instruction: HloInstructionProto
+    element_type: int
+    dims: tuple[int, ...]
+    name: str
+    source: str
+    inferred: bool
+    stack: LoopBuffer | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the device."""
+        return self.op.size_bytes
+
+    @property
+    def family(self) -> Family:
+        """What buffers of the same code have in common; layers differ in their numbers."""
+        return self.op.shape, _unnumbered(self.name), self.source
+
+    @property
+    def forward(self) -> bool:
+        """Whether it was made by the forward pass of a differentiated function."""
+        return is_forward(self.context)
+
+    @property
+    def context(self) -> str:
+        """The op_name that says in which pass it was made: of a loop stack, the loop's own.
+
+        What a loop writes may be made by a gradient inside of its body.
+        """
+        return self.name if self.stack is None else self.stack.context or self.name
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _unnumbered(op_name: str) -> str:
+    """An op_name without the numbers of named blocks: Block_*/Dense_*/dot_general."""
+    return _NUMBER.sub("*", op_name)
+
+
+def is_forward(op_name: str) -> bool:
+    """Whether an op_name is of a forward pass under reverse mode, or its recomputation."""
+    return "jvp(" in op_name and ("transpose(" not in op_name or is_recomputed(op_name))
+
+
+def is_backward(op_name: str) -> bool:
+    """Whether an op_name is of a backward pass."""
+    return "transpose(" in op_name and not is_recomputed(op_name)
+
+
+def is_recomputed(op_name: str) -> bool:
+    """Whether an op_name is of what jax.checkpoint computes again."""
+    return "rematted_computation" in op_name
+
+
+class PeakBuffers:
+    """The dataflow around a program's memory peak; everything is made on demand."""
+
+    def __init__(self, program: Program, summary: PeakSummary) -> None:
+        self.program = program
+        self.summary = summary
+        self.graph = Graph(program)
+        self.stacks = LoopBuffers(self.graph)
+
+    @functools.cached_property
+    def live(self) -> tuple[LiveBuffer, ...]:
+        """The buffers at the peak whose instruction is known, in program order."""
+        return tuple(self._lives())
+
+    @functools.cached_property
+    def families(self) -> Counter[Family]:
+        """How many buffers at the peak are of one family."""
+        return Counter(live.family for live in self.live)
+
+    @functools.cached_property
+    def saved(self) -> tuple[LiveBuffer, ...]:
+        """The buffers at the peak that the forward pass made and the backward pass reads."""
+        if not self.differentiated:
+            return ()
+        known: dict[Family, bool] = {}
+        for live in self.live:
+            if live.op.kind == "temporary" and live.family not in known:
+                known[live.family] = self._is_saved(live)
+        return tuple(live for live in self.live if known.get(live.family))
+
+    def _is_saved(self, live: LiveBuffer) -> bool:
+        """Whether the forward pass made a temporary and the backward pass reads it."""
+        if live.forward and not is_recomputed(live.context):
+            return live.stack is not None or any(
+                is_backward(reader.metadata.op_name) for reader in self.uses(live)
+            )
+        if not self.unmarked or live.stack is not None or live.name.endswith("/add_any"):
+            return False
+        weights = {parameter.dims for parameter in self.graph.parameters}
+        return self.families[live.family] >= _LAYERS and live.dims not in weights
+
+    def _owners(self) -> dict[str, HloInstructionProto]:
+        """The instructions of the rows, by name; looked for in all, where XProf made the rows."""
+        names = {op.instruction.partition("{")[0] for op in self.summary.ops if op.instruction}
+        if names <= self.program.shown.keys():
+            return self.program.shown
+        defining = (buffer.instruction for buffer in self.program.buffers())
+        return {instruction.name: instruction for instruction in defining}
+
+    def _lives(self) -> Iterator[LiveBuffer]:
+        """The buffers with what is known about them; not the row of small ones."""
+        owners = self._owners()
+        kinds: dict[str, tuple[int, tuple[int, ...]]] = {}
+        for op in self.summary.ops:
+            name, _, rest = op.instruction.partition("{")
+            instruction = owners.get(name)
+            if instruction is None:
+                continue
+            index = [int(i) for i in rest.rstrip("}").split(",") if i] if rest else []
+            if op.shape not in kinds:
+                shape = instruction.shape
+                for i in index:
+                    shape = shape.tuple_shapes[i] if 0 <= i < len(shape.tuple_shapes) else shape
+                kinds[op.shape] = shape.element_type, tuple(shape.dimensions)
+            own = op.kind == "parameter"
+            stack = None if own else self.stacks.of(instruction, index)
+            name, source, inferred = op.op_name, op.source, False
+            if stack is not None or not (op.op_name or own):
+                name, source, inferred = self._name(op, instruction, stack)
+            kind, dims = kinds[op.shape]
+            yield LiveBuffer(op, instruction, kind, dims, name, source, inferred, stack)
+
+    # --- the program as a whole -------------------------------------------------------------------
+
+    @functools.cached_property
+    def op_names(self) -> frozenset[str]:
+        """The op_names at the peak, and of a sample of the program that is all of a small one."""
+        running = [self.program.inside(computation) for computation in self.graph.running]
+        step = max(1, sum(map(len, running)) // _SAMPLE)
+        named = {i.metadata.op_name for instructions in running for i in instructions[::step]}
+        return frozenset(named | {op.op_name for op in self.summary.ops})
+
+    @functools.cached_property
+    def differentiated(self) -> bool:
+        """Whether the program has a backward pass."""
+        return self.unmarked or any("transpose(" in name for name in self.op_names)
+
+    @functools.cached_property
+    def unmarked(self) -> bool:
+        """Whether op_names do not tell the passes: before jax 0.7 they do inside of jit only."""
+        sums = (name for name in self.op_names if name.endswith("/add_any"))
+        return any("transpose(" not in name for name in sums)
+
+    @functools.cached_property
+    def calls_back(self) -> bool:
+        """Whether the program calls the host, as far as a sample of it shows."""
+        return any(word in name for name in self.op_names for word in CALLBACKS)
+
+    @functools.cached_property
+    def checkpointed(self) -> bool:
+        """Whether a part of the program is under jax.checkpoint."""
+        return any(_CHECKPOINT.search(name) for name in self.op_names)
+
+    @functools.cached_property
+    def updated(self) -> frozenset[int]:
+        """The numbers of the arguments of which an output is the next value."""
+        return updated(self.graph)
+
+    @functools.cached_property
+    def order(self) -> dict[int, int]:
+        """The place of the entry computation's instructions in its schedule, by id."""
+        scheduled = self.program.scheduled
+        return {instruction.id: place for place, instruction in enumerate(scheduled)}
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def _name(
+        self, op: PeakOp, instruction: HloInstructionProto, stack: LoopBuffer | None
+    ) -> tuple[str, str, bool]:
+        """op_name and source of a buffer, and whether they are inferred.
+
+        A loop stack takes them from what the loop writes into it, even where it has its own: XLA
+        names the empty buffer after the zeros that it starts from.
+        """
+        found = self.stacks.written(stack) if stack is not None else self._named(instruction)
+        if found is None or not found.metadata.op_name:
+            return op.op_name, op.source, False
+        source = user_frame(self.program.frames(found))
+        if stack is None:
+            source = op.source or source
+        return found.metadata.op_name, source, True
+
+    def _named(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
+        """The nearest instruction with an op_name: inside, above, then among the users."""
+        seen: set[int] = set()
+        todo = [instruction]
+        while todo and len(seen) < _VISITS:
+            at = todo.pop(0)
+            if at.id in seen:
+                continue
+            seen.add(at.id)
+            if at.metadata.op_name and at.opcode != "parameter":
+                return at
+            inner = self.graph.fused(at)
+            within = self.program.inside(inner) if inner is not None else ()
+            named = [i for i in within if i.metadata.op_name]
+            if named:
+                return named[-1]
+            todo += self.graph.operands(at)
+        users = self.graph.users(instruction)
+        return next((user for user in users if user.metadata.op_name), None)
+
+    # --- origins and uses -------------------------------------------------------------------------
+
+    def origin(self, live: LiveBuffer) -> Origin:
+        """Where the number of elements of a buffer came into being."""
+        start = live.instruction if live.stack is None else live.stack.update
+        return origin(self.graph, start, math.prod(live.dims), live.element_type)
+
+    def uses(self, live: LiveBuffer) -> tuple[HloInstructionProto, ...]:
+        """The instructions that read a buffer, behind copies, with those in fusions.
+
+        None of a small buffer that is no temporary.
+        """
+        if live.op.kind != "temporary" and live.size_bytes < self.summary.peak_bytes // 1000:
+            return ()
+        seen: set[int] = set()
+        todo = [live.instruction]
+        found: list[HloInstructionProto] = []
+        while todo and len(seen) < 60:
+            for user in self.graph.users(todo.pop()):
+                if user.id in seen:
+                    continue
+                seen.add(user.id)
+                found.append(user)
+                found += self.graph.everything_in(user)
+                if user.opcode in MOVES:
+                    todo.append(user)
+        return tuple(found)
+
+    def readers(self, live: LiveBuffer) -> list[HloInstructionProto]:
+        """The instructions that read a buffer's bytes, rewritten in place or not."""
+        seen: dict[int, HloInstructionProto] = {}
+        todo = [live.instruction]
+        count = math.prod(live.dims)
+        while todo and len(seen) < _VISITS:
+            for user in self.graph.users(todo.pop()):
+                if user.id not in seen:
+                    seen[user.id] = user
+                    todo += [user] if elements(user.shape) == count else []
+        return list(seen.values())
+
+    def argument_of(self, instruction: HloInstructionProto) -> str:
+        """The path of the argument that an instruction's result is a form of; "" if none."""
+        at: HloInstructionProto | None = instruction
+        for _ in range(_VISITS):
+            if at is None or at.opcode == "parameter":
+                break
+            above = max(self.graph.operands(at), key=lambda o: elements(o.shape), default=None)
+            if at.opcode == "get-tuple-element" and above is not None:
+                loop, _body = self.graph.loop_of(above)
+                if above.opcode == "parameter" and loop is not None:
+                    above = self.graph.start(loop, at.tuple_index)
+            at = above
+        return at.metadata.op_name if at is not None and self.graph.is_argument(at) else ""

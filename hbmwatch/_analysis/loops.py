@@ -1,0 +1,164 @@
+"""Buffers that loops fill slice by slice: residuals, stacked outputs, a state that is updated."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hbmwatch._analysis.graph import MOVES, Graph
+from hbmwatch._xla.protos import HloInstructionProto
+
+_DEEPEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBuffer:
+    """A buffer that a loop fills, one slice an iteration.
+
+    Attributes:
+        loop: The while instruction.
+        update: The instruction that writes the slice (a dynamic-update-slice, or a fusion of one).
+        length: The length of the dimension along which it is filled.
+        from_argument: Whether the loop starts from an argument, and so updates a state.
+        context: The op_name of the loop ("jit(step)/jvp()/while"), which tells the pass.
+    """
+
+    loop: HloInstructionProto
+    update: HloInstructionProto
+    length: int
+    from_argument: bool
+    context: str
+
+
+class LoopBuffers:
+    """The loop stacks of a program; everything is made on demand."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._known: dict[int, dict[int, tuple[int, LoopBuffer]]] = {}
+
+    @functools.cached_property
+    def _fills(self) -> dict[int, tuple[HloInstructionProto, int]]:
+        """For what a while starts from: the while and the position in its tuple, by id."""
+        fills: dict[int, tuple[HloInstructionProto, int]] = {}
+        for loop in self.graph.loops:
+            start = self.graph.first(loop)
+            if start is not None and start.opcode == "tuple":
+                fills.update({part: (loop, i) for i, part in enumerate(start.operand_ids)})
+        return fills
+
+    def of(self, instruction: HloInstructionProto, index: Sequence[int]) -> LoopBuffer | None:
+        """The loop that fills a buffer slice by slice; None where none does.
+
+        Args:
+            instruction: The instruction that defines the buffer.
+            index: The place of the buffer in the instruction's tuple.
+        """
+        if not self.graph.loops:
+            return None
+        start = self._enters(instruction, index)
+        if start is not None:
+            return self._stack_at(*self._fills[start])
+        loop, body = self.graph.loop_of(instruction)
+        root = self.graph.find(body.root_id) if body is not None else None
+        if loop is None or root is None:
+            return None
+        writes = self._writes(instruction)
+        filled = self._filled(loop, len(root.operand_ids)) if writes else {}
+        return min((filled[w] for w in writes if w in filled), default=(0, None))[1]
+
+    def _filled(
+        self, loop: HloInstructionProto, positions: int
+    ) -> dict[int, tuple[int, LoopBuffer]]:
+        """The stacks of a loop with their positions, by the id of what writes the slice."""
+        if loop.id not in self._known:
+            filled: dict[int, tuple[int, LoopBuffer]] = {}
+            for position in range(positions):
+                stack = self._stack_at(loop, position)
+                if stack is not None:
+                    filled.setdefault(self.graph.root(stack.update).id, (position, stack))
+            self._known[loop.id] = filled
+        return self._known[loop.id]
+
+    def _writes(self, instruction: HloInstructionProto) -> set[int]:
+        """The ids of the dynamic-update-slices that make an instruction's results."""
+        made = [self.graph.root(instruction)]
+        if made[0].opcode == "tuple":
+            made = [self.graph.root(part) for part in self.graph.operands(made[0])]
+        return {one.id for one in made if one.opcode == "dynamic-update-slice"}
+
+    def _enters(self, instruction: HloInstructionProto, index: Sequence[int]) -> int | None:
+        """The id as which a buffer enters a loop, behind moves; None where it enters none."""
+        if instruction.id in self._fills and not index:
+            return instruction.id
+        todo = [instruction]
+        if index:
+            todo = [
+                user
+                for user in self.graph.users(instruction)
+                if user.opcode == "get-tuple-element" and user.tuple_index == index[0]
+            ]
+        for _ in range(8):
+            for at in todo:
+                if at.id in self._fills:
+                    return at.id
+            todo = [
+                user
+                for at in todo
+                for user in self.graph.users(at)
+                if user.opcode in ("copy", "bitcast")
+            ]
+        return None
+
+    def _stack_at(self, loop: HloInstructionProto, position: int) -> LoopBuffer | None:
+        """The stack at a position of a loop's tuple, if the body writes a slice there."""
+        for called in loop.called_computation_ids:
+            body = self.graph.program.computations.get(called)
+            root = self.graph.find(body.root_id) if body is not None else None
+            if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
+                continue
+            update = self.graph.find(root.operand_ids[position])
+            for _ in range(_DEEPEST):
+                if update is None or update.opcode not in ("copy", "bitcast", "copy-done"):
+                    break
+                update = self.graph.first(update)
+            if update is None:
+                continue
+            slice_of = self.graph.root(update)
+            length = self._length(slice_of) if slice_of.opcode == "dynamic-update-slice" else 0
+            if length > 1:
+                start = self.graph.start(loop, position)
+                given = start is not None and start.opcode == "parameter"
+                named = slice_of.metadata.op_name or update.metadata.op_name
+                context = named.rpartition("/body")[0] or loop.metadata.op_name
+                return LoopBuffer(loop, update, length, given, context)
+        return None
+
+    def _length(self, update: HloInstructionProto) -> int:
+        """The length of the dimension of which a dynamic-update-slice writes one entry."""
+        operands = self.graph.operands(update)
+        if len(operands) < 2:
+            return 0
+        pairs = zip(update.shape.dimensions, operands[1].shape.dimensions)
+        return max((whole for whole, part in pairs if part < whole), default=0)
+
+    def written(self, stack: LoopBuffer) -> HloInstructionProto:
+        """The instruction whose result a loop writes into its stack."""
+        caller = stack.update
+        operands = self.graph.operands(self.graph.root(caller))
+        value = operands[1] if len(operands) > 1 else caller
+        for _ in range(_DEEPEST):
+            if value.opcode == "parameter":
+                outside = self.graph.passed(caller, value)
+                if outside is None or self.graph.fused(caller) is None:
+                    break
+                value, caller = outside, outside
+            elif value.opcode in MOVES or not value.metadata.op_name:
+                above = self.graph.first(value)
+                if above is None:
+                    break
+                value = above
+            else:
+                return value
+        return value if value.metadata.op_name else stack.update

@@ -1,0 +1,138 @@
+"""Which arguments come back: those of which an output is the next value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hbmwatch._analysis.graph import Graph
+from hbmwatch._xla.protos import HloComputationProto, HloInstructionProto
+
+# What breaks the element-by-element way from an argument to its update.
+_MIXES = frozenset(
+    "dot convolution reduce reduce-window sort gather custom-call rng rng-bit-generator iota "
+    "constant broadcast all-reduce all-gather scatter".split()
+)
+# A custom call of XLA:TPU that puts slices of a prefetched array together.
+_PREFETCHED = "ConcatBitcast"
+_DEEPEST = 60
+
+Masks = dict[int, list[int]]
+
+
+class _Known(NamedTuple):
+    """What walks from the outputs found already.
+
+    Attributes:
+        sources: The arguments above one result of an instruction, by its id and which result.
+        masks: The parameters above each result of a fusion, by its id.
+    """
+
+    sources: dict[tuple[int, int], frozenset[int]]
+    masks: Masks
+
+
+def updated(graph: Graph) -> frozenset[int]:
+    """The numbers of the arguments from which an output of their shape is computed.
+
+    Element by element, that is: a matrix product, a sum or a gather in between makes it another
+    thing, that needs the argument until it is done.
+    """
+    forms: dict[tuple[tuple[int, ...], int], set[int]] = {}
+    for parameter in graph.parameters:
+        if parameter.dims:
+            form = (parameter.dims, parameter.element_type)
+            forms.setdefault(form, set()).add(parameter.number)
+    found: set[int] = set()
+    known = _Known({}, {})
+    for index, result in enumerate(graph.results):
+        alike = forms.get((result.dims, result.element_type))
+        if alike and result.instruction is not None:
+            found |= alike & _sources(graph, result.instruction, index, known)
+    return frozenset(found)
+
+
+def _sources(
+    graph: Graph, at: HloInstructionProto, index: int, known: _Known, depth: int = 0
+) -> frozenset[int]:
+    """The arguments from which a result is computed element by element, through loops too.
+
+    Args:
+        graph: The program's instructions.
+        at: The instruction.
+        index: Which of its results, if it has several.
+        known: What was found already.
+        depth: How far below the output it is.
+    """
+    key = (at.id, index)
+    if key in known.sources:
+        return known.sources[key]
+    known.sources[key] = frozenset()
+    if at.id in graph.argument_ids:
+        known.sources[key] = frozenset((graph.argument_ids[at.id],))
+    elif depth < _DEEPEST:
+        above, place = _operands(graph, at, index, known.masks)
+        found = [_sources(graph, o, place, known, depth + 1) for o in above]
+        known.sources[key] = found[0] if len(found) == 1 else frozenset().union(*found)
+    return known.sources[key]
+
+
+def _operands(
+    graph: Graph, at: HloInstructionProto, index: int, known: Masks
+) -> tuple[list[HloInstructionProto], int]:
+    """What one result of an instruction is computed from element by element, and which of theirs.
+
+    Args:
+        at: The instruction.
+        index: Which of its results, if it has several.
+        known: What was found in fusions already.
+    """
+    opcode = at.opcode
+    if opcode == "get-tuple-element":
+        return graph.operands(at), at.tuple_index
+    if opcode == "while":
+        start = graph.element(at, index)
+        return ([start] if start is not None else []), 0
+    if opcode == "custom-call" and at.custom_call_target == _PREFETCHED:
+        return _sliced(graph, at), 0
+    inner = graph.fused(at)
+    if inner is None:
+        return ([] if opcode in _MIXES else graph.operands(at)), 0
+    if at.id not in known:
+        known[at.id] = _masks(inner)
+    masks = known[at.id]
+    mask = masks[index if index < len(masks) else 0] if masks else 0
+    found = (graph.find(o) for i, o in enumerate(at.operand_ids[:]) if mask >> i & 1)
+    return [one for one in found if one is not None], 0
+
+
+def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
+    """What XLA:TPU copies to VMEM in slices and puts together there."""
+    done = graph.first(whole)
+    started = graph.first(done) if done is not None else None
+    source = graph.first(started) if started is not None else None
+    return [source] if source is not None else []
+
+
+def _masks(inner: HloComputationProto) -> list[int]:
+    """For each result of a fusion, the parameters that it is computed from element by element.
+
+    A set of parameters is a number, with one bit for each.
+    """
+    masks: dict[int, int] = {}
+    results: Sequence[int] = ()
+    for instruction in inner.instructions:
+        opcode, at = instruction.opcode, instruction.id
+        operands: Sequence[int] = ()
+        if opcode == "parameter":
+            # A damaged program may number them without bounds, or below 0.
+            masks[at] = 1 << (instruction.parameter_number % len(inner.instructions))
+        elif opcode not in _MIXES:
+            operands = instruction.operand_ids[:]
+            mask = 0
+            for operand in operands:
+                mask |= masks.get(operand, 0)
+            masks[at] = mask
+        if at == inner.root_id:
+            results = operands if opcode == "tuple" else [at]
+    return [masks.get(result, 0) for result in results]

@@ -1,0 +1,1 @@
+"""The command hbmwatch, one file for each of its commands."""

@@ -1,0 +1,1 @@
+"""From a failed call to HbmOomError."""

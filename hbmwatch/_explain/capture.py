@@ -1,0 +1,216 @@
+"""Which program failed, and how its HloProto is had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hbmwatch._explain.failure import FailedCall
+from hbmwatch._jax import dump, profiler
+from hbmwatch._jax.unavailable import Unavailable
+from hbmwatch._profiles.runs import host_name
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.program import Program, parse_program
+from hbmwatch._xla.protos import HloModuleProto, parse
+from hbmwatch._xla.xspace import make_xspace, read_modules
+
+_LONGEST_RECOMPILE_SECONDS = 60.0
+_NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """The failing program.
+
+    Attributes:
+        program: The program.
+        xspace: A profile that holds it and no other, so that XProf opens at it.
+        note: How it was told from others, where that is not certain; "" where it is.
+    """
+
+    program: Program
+    xspace: bytes
+    note: str = ""
+
+
+def capture(message: OomMessage, failure: FailedCall, lowered: Any | None) -> Captured:
+    """The failing program, from a profiler session that is opened now, else from a dump.
+
+    Args:
+        message: What the error says.
+        failure: The call.
+        lowered: The failing program's jax.stages.Lowered; None where it is not known.
+
+    Raises:
+        ProfileError: It cannot be had; the text says why, for each way that was tried.
+    """
+    names = _module_names(message, failure, lowered)
+    found, reasons = None, []
+    try:
+        modules = read_modules(profiler.collect())
+        program, note = _find(modules, names, message, failure, lowered)
+        found = _captured(program, modules[program.name], note)
+    except (Unavailable, ProfileError) as error:
+        reasons.append(str(error))
+    if found is not None and not found.note:
+        return found
+    try:
+        dumped = _dumped(message, failure, lowered)
+        if not _is_innocent(dumped.program, message):
+            return dumped
+    except (Unavailable, ProfileError) as error:
+        reasons.append(str(error))
+    if found is None:
+        raise ProfileError("; ".join(reasons))
+    return found
+
+
+def _dumped(message: OomMessage, failure: FailedCall, lowered: Any | None) -> Captured:
+    """The program from a compile of its own, if that does not take too long."""
+    if lowered is None:
+        raise Unavailable("the failing program is not known, to compile it once more")
+    seconds = failure.compile_seconds
+    if not seconds and message.phase == "compile":
+        seconds = failure.since_lowering_seconds
+    if seconds > _LONGEST_RECOMPILE_SECONDS:
+        raise Unavailable(f"compiling it once more was not tried: that takes {seconds:.0f} s")
+    proto = dump.dump(lowered, failure.compiler_options)
+    program = parse_program(proto, failure.function)
+    if not program.allocations:
+        raise Unavailable("the HLO dump of the program has no buffer assignment")
+    return _captured(program, proto, "")
+
+
+def _captured(program: Program, proto: bytes, note: str) -> Captured:
+    host = host_name()
+    xspace = make_xspace(program.module, program.program_id, proto, host)
+    return Captured(program, xspace, note)
+
+
+def _module_names(message: OomMessage, failure: FailedCall, lowered: Any | None) -> tuple[str, ...]:
+    """What the failing HLO module may be called, the surest first."""
+    names = [message.module or "", _lowered_name(lowered)]
+    if failure.function and failure.jitted:
+        plain = _NOT_IN_MODULE_NAMES.sub("_", failure.function).rstrip("_")
+        names += [f"jit_{plain}", f"pmap_{plain}"]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _lowered_name(lowered: Any | None) -> str:
+    try:
+        name = lowered.compiler_ir().operation.attributes["sym_name"]  # type: ignore[union-attr]
+        return str(name.value)
+    except Exception:  # no Lowered, or one of another library: the other names remain
+        return ""
+
+
+def _find(
+    modules: Mapping[str, bytes],
+    names: tuple[str, ...],
+    message: OomMessage,
+    failure: FailedCall,
+    lowered: Any | None,
+) -> tuple[Program, str]:
+    """The failing program among a profile's modules, and a note where it was guessed."""
+    named = next((found for name in names if (found := _called(modules, name))), [])
+    if len(named) != 1:
+        exact = _compiled_name(message, failure, lowered)
+        named = [exact] if exact in modules else named
+    programs = [parse_program(modules[name], name) for name in named]
+    claims = [_asks_for(program, message) for program in programs]
+    if len(programs) == 1 and claims[0] is not False:
+        return programs[0], ""
+    fitting = [p for p, claim in zip(programs, claims, strict=True) if claim]
+    if not fitting and (not named or message.phase != "compile"):
+        fitting = _fitting(modules, message)
+    if fitting:
+        return fitting[-1], _how_found(fitting, names, bool(named))
+    if programs and message.phase == "compile" and None not in claims:
+        return programs[-1], f"{programs[-1].name} is a guess: its total is not the compiler's"
+    if programs and None in claims:
+        return programs[-1], f"{programs[-1].name} is a guess: {len(named)} programs have its name"
+    if any(_is_innocent(program, message) for program in programs):
+        raise ProfileError(f"no live program asks for {format_size(message.requested_bytes or 0)}")
+    wanted = " or ".join(names) or "the failing program"
+    raise ProfileError(f"{wanted} is not in the profile", modules=tuple(modules))
+
+
+def _how_found(fitting: list[Program], names: tuple[str, ...], has_named: bool) -> str:
+    found = fitting[-1]
+    if len(fitting) > 1:
+        return f"{found.name} is a guess: {len(fitting)} programs ask for as many bytes"
+    if has_named and found.module not in names:
+        return (
+            f"the memory ran out in {found.name}, the program that asked for these bytes; the call "
+            "that failed was given its result"
+        )
+    if has_named:
+        return ""
+    return f"{found.name} is a guess: of the programs that are alive it alone asks for these bytes"
+
+
+def _called(modules: Mapping[str, bytes], name: str) -> list[str]:
+    """The modules of a name ("jit_step(8)", "jit_step(10)"), oldest first."""
+    return [label for label in modules if label.partition("(")[0] == name]
+
+
+def _compiled_name(message: OomMessage, failure: FailedCall, lowered: Any | None) -> str:
+    """The program as its profile names it, "jit_step(12)", with the id of its HloModule.
+
+    Only of a program that compiled, from JAX's caches: compiling one again that failed takes long.
+    """
+    if message.phase == "compile" or failure.compile is None:
+        return ""
+    try:
+        compiled = failure.compile(lowered)
+        compiled = getattr(compiled, "compiled", compiled)  # equinox and flax wrap it
+        module = compiled.runtime_executable().hlo_modules()[0]
+        serialized = module.as_serialized_hlo_module_proto()
+        return f"{module.name}({parse(HloModuleProto, serialized, 'the HLO module').id})"
+    except Exception:  # any backend may refuse; the figures then tell the programs apart
+        return ""
+
+
+def _fitting(modules: Mapping[str, bytes], message: OomMessage) -> list[Program]:
+    """The programs that ask for the size in the message, oldest first."""
+    if not _names_a_size(message):
+        return []
+    programs = [parse_program(proto, name) for name, proto in modules.items()]
+    fitting = [program for program in programs if _asks_for(program, message)]
+    return sorted(fitting, key=lambda program: program.program_id)
+
+
+def _is_innocent(program: Program, message: OomMessage) -> bool:
+    """Whether other bytes than the program's were asked for, as when it was given a bad array."""
+    return message.platform == "cpu" and _asks_for(program, message) is False
+
+
+def _names_a_size(message: OomMessage) -> bool:
+    """Whether the message has a figure that must be one of the failing program's."""
+    asked = message.platform in ("cpu", "gpu") and message.requested_bytes is not None
+    return asked or (message.phase == "compile" and message.used_bytes is not None)
+
+
+def _asks_for(program: Program, message: OomMessage) -> bool | None:
+    """Whether the program has an allocation, or a total, of the size in the message.
+
+    None where the message has no size that must be one of the program's.
+    """
+    if not _names_a_size(message):
+        return None
+    allocations = [a for a in program.allocations if a.color == 0]
+    if message.phase == "compile" and message.used_bytes is not None:
+        total = sum(a.size for a in allocations)
+        arguments = sum(a.size for a in allocations if a.is_entry_computation_parameter)
+        # Compilers before 2026 leave the arguments out.
+        sizes, asked, name = [total, total - arguments], message.used_bytes, "used_bytes"
+    else:
+        own = [a for a in allocations if not a.is_entry_computation_parameter]
+        sizes, name = [a.size for a in own], "requested_bytes"
+        asked = message.requested_bytes or 0
+    rounding = message.resolution_bytes.get(name, 0)
+    return any(abs(size - asked) <= rounding for size in sizes)

@@ -1,0 +1,149 @@
+"""What a caller can catch, and how an out-of-memory error is told from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from jax.errors import JaxRuntimeError
+
+from hbmwatch._explain.problems import described, text_of
+from hbmwatch._report.text import headline
+
+# The wordings and the records are two thirds of what a watch would load: only a failure does.
+if TYPE_CHECKING:
+    from hbmwatch._records.message import OomMessage
+    from hbmwatch._records.peak import PeakSummary
+    from hbmwatch._report.report import OomReport
+
+RESOURCE_EXHAUSTED = 8  # absl::StatusCode::kResourceExhausted
+
+# jax < 0.9.2 has no error_code: there a second argument would end up in the text.
+_HAS_CODE = hasattr(JaxRuntimeError, "error_code")
+
+
+class ReportNote(str):
+    """The report as an exception note (PEP 678) from which a program can take it back.
+
+    Attributes:
+        report: The report that the text renders.
+        top: How many rows of buffers the text has at most.
+    """
+
+    report: OomReport
+    top: int
+
+    def __new__(cls, report: OomReport, top: int = 10) -> ReportNote:
+        note = super().__new__(cls, report.text(top=top))
+        note.report = report
+        note.top = top
+        return note
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.report, self.top)
+
+
+class HbmOomError(JaxRuntimeError):  # type: ignore[misc]  # jaxlib's class has no types
+    """A JAX program ran out of device memory; `report` says what filled it.
+
+    It is a jax.errors.JaxRuntimeError (once called XlaRuntimeError), so handlers of that keep
+    working. Its text begins with the caught text, unchanged, and ends in one line that says which
+    figure binds; the whole report is a note, which tracebacks show. It pickles, and holds no array.
+
+    Attributes:
+        report: The whole report.
+    """
+
+    __module__ = "hbmwatch"
+
+    report: OomReport
+
+    def __init__(self, text: str, report: OomReport) -> None:
+        full = f"{text.rstrip()}\n{headline(report)}"
+        whole = full.encode("utf-8", "replace").decode()  # jaxlib's class takes no lone surrogate
+        super().__init__(whole, *([RESOURCE_EXHAUSTED] if _HAS_CODE else []))
+        self._text = text
+        self.report = report
+
+    @property
+    def summary(self) -> PeakSummary | None:
+        """The memory peak of the failing program; None where it could not be had."""
+        return self.report.summary
+
+    @property
+    def message(self) -> OomMessage:
+        """What the error's text says."""
+        return self.report.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._text, self.report), {"__notes__": list(notes_of(self))}
+
+
+def report_of(error: BaseException) -> OomReport | None:
+    """The report that a watch has already attached to this error or to one of its causes."""
+    for link in _causes(error):
+        if isinstance(link, HbmOomError):
+            return link.report
+        for note in notes_of(link):
+            if isinstance(note, ReportNote):
+                return note.report
+    return None
+
+
+def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
+    """The device-memory OOM that this error is or was raised from, and what its text says.
+
+    Only the explicit chain of causes counts: an error that is raised while an OOM is handled has
+    it as its context and is another error.
+    """
+    from hbmwatch._messages.parse import parse_oom
+
+    for link in _causes(error):
+        text = text_of(link)
+        # What a callback of the user's raised is quoted by XLA, whatever it says.
+        quoted = "error calling callback" in text and "RESOURCE_EXHAUSTED" not in text
+        message = parse_oom(text) if _is_from_jax(link) and not quoted else None
+        if message is not None:
+            return link, message
+    return None
+
+
+def belongs_to_jax(error: BaseException) -> bool:
+    """Whether the error's class is one in which JAX itself reports OOMs.
+
+    Those we replace by HbmOomError; an exception class of somebody else's stays what it is.
+    """
+    kind = type(error)
+    mosaic = kind.__name__ == "MosaicError" and kind.__module__.startswith("jax.")
+    warm = kind is ValueError and text_of(error).startswith("RESOURCE_EXHAUSTED:")
+    return kind is JaxRuntimeError or warm or mosaic
+
+
+def _is_from_jax(error: BaseException) -> bool:
+    return belongs_to_jax(error) or isinstance(error, JaxRuntimeError)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and its explicit causes, of a group its members too; a cycle ends it."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    for link in todo:  # grows meanwhile
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            todo += [link.__cause__]
+            todo += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
+
+
+def notes_of(error: BaseException) -> tuple[Any, ...]:
+    """The notes of an error (PEP 678), also where they are none."""
+    notes = getattr(error, "__notes__", ())
+    return tuple(notes) if isinstance(notes, (list, tuple)) else ()
+
+
+def bare_report(message: OomMessage, failed: Exception) -> OomReport:
+    """What is left to say when making the report has itself failed."""
+    from hbmwatch._report.report import OomReport
+
+    reason = f"the report could not be made: {described(failed)}"
+    return OomReport(message=message, missing=(reason,))

@@ -1,0 +1,60 @@
+"""What a watch was asked for, and what it knows of a call that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from hbmwatch._jax.lowered import Leaf
+    from hbmwatch._report.report import OomReport
+
+Capture = Literal["on_oom", "always", "never"]
+Sync = Literal["compile", "always", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What watch_hbm was asked for."""
+
+    logdir: str | None
+    capture: Capture
+    sync: Sync
+    top: int
+    on_oom: Callable[[OomReport], object] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FailedCall:
+    """A call that failed, as far as the watch knows it; alive only while it is explained.
+
+    Attributes:
+        function: The function's name; "" for a `with` block.
+        fun: The function, for the names of its arguments.
+        jitted: Whether it is jitted, so that a program has its name.
+        lower: Gives the failing program's jax.stages.Lowered, from JAX's caches where it has been
+            lowered before; None where no program is known.
+        compile: Gives the jax.stages.Compiled of what `lower` gave, from JAX's caches.
+        compiler_options: The options that the failing compile was given.
+        args: The call's positional arguments.
+        kwargs: The call's keyword arguments.
+        outputs: What the call gave, where it failed asynchronously; None where it gave nothing.
+        previous: The argument leaves of earlier compiles of the function, oldest first.
+        compile_seconds: What compiling the program took the last time; 0.0 where that is not known.
+        since_lowering_seconds: How long ago a program was last lowered: what a compile that has
+            just failed took.
+    """
+
+    function: str = ""
+    fun: Callable[..., Any] | None = None
+    jitted: bool = True
+    lower: Callable[[], Any] | None = None
+    compile: Callable[[Any], Any] | None = None
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Any = None
+    previous: tuple[tuple[Leaf, ...], ...] = ()
+    compile_seconds: float = 0.0
+    since_lowering_seconds: float = 0.0

@@ -1,0 +1,159 @@
+"""From an error that is being handled to the HbmOomError that is raised in its place."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import jax
+
+from hbmwatch._explain.errors import (
+    HbmOomError,
+    ReportNote,
+    bare_report,
+    belongs_to_jax,
+    find_oom,
+    notes_of,
+    report_of,
+)
+from hbmwatch._explain.failure import FailedCall, Settings
+from hbmwatch._explain.problems import described
+
+if TYPE_CHECKING:
+    from hbmwatch._records.message import OomMessage
+    from hbmwatch._report.report import OomReport
+
+_log = logging.getLogger("hbmwatch")
+
+_WATCH_PACKAGE = "hbmwatch._watch."
+_JAX_SAYS = "JAX has removed its internal frames"  # on every error, and between text and report
+_ROOM_BYTES = 2**28  # several times what a large report takes; only asked for, never touched
+
+
+def raise_explained(
+    error: Exception, failure: Callable[[], FailedCall], settings: Settings
+) -> OomReport | None:
+    """Raise HbmOomError in place of a device-memory OOM; called while `error` is handled.
+
+    Anything else, and an OOM that has been explained already, is left to the caller to re-raise as
+    it is. So is one that is wrapped in somebody else's exception; that gets the report as a note.
+
+    Whatever fails meanwhile, `error` gets out; what asks the program to stop gets out at once.
+
+    Returns:
+        The report that is attached to `error`, or None.
+
+    Raises:
+        HbmOomError: With the frames and notes of `error`, which is its context and not shown, as
+            the compiler's text would stand there twice; but chained to it where JAX's traceback
+            filtering is off, and to what `error` itself is chained to where that is something.
+    """
+    __tracebackhide__ = True  # for IPython and pytest, as JAX marks its own frames
+    try:
+        carrier, report = _explained(error, failure, settings)
+    except Exception:  # no memory or no stack is left even to say so: `error` is worth more
+        return None
+    # No local may hold the exception when it is raised: its traceback holds this frame.
+    try:
+        if carrier is not None:
+            if _filters_nothing():
+                raise carrier from error
+            raise carrier.with_traceback(_callers_frames(error)) from None
+    finally:
+        if carrier is not None and carrier.__cause__ is None:
+            _chain(carrier, error)
+        del carrier, error
+    return report
+
+
+def _chain(carrier: BaseException, error: Exception) -> None:
+    """Chain what was raised in place of `error` to what `error` is chained to."""
+    if error.__cause__ is not None or error.__context__ is not None:
+        carrier.__cause__, carrier.__context__ = error.__cause__, error.__context__
+        carrier.__suppress_context__ = error.__suppress_context__
+    elif _callers_frames(error) is None:
+        # Nothing of it is shown, and its frames hold the call's arrays.
+        error.__traceback__ = None
+
+
+def _filters_nothing() -> bool:
+    """Whether JAX shows all of its own frames, as who debugs JAX asks for."""
+    return getattr(jax.config, "jax_traceback_filtering", "auto") == "off"
+
+
+def _callers_frames(error: Exception) -> TracebackType | None:
+    """The error's traceback from the first frame on that is not the watch's own."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(
+        _WATCH_PACKAGE
+    ):
+        frames = frames.tb_next
+    return frames
+
+
+def _explained(
+    error: Exception, failure: Callable[[], FailedCall], settings: Settings
+) -> tuple[BaseException | None, OomReport | None]:
+    """What to raise in place of `error`, None where it is itself to be raised; and the report."""
+    known = report_of(error)
+    found = find_oom(error) if known is None else None
+    if found is None:
+        return None, known
+    link, message = found
+    report = _report(message, failure, settings)
+    carrier = _carrier(error, link, message, report, settings.top)
+    _tell(report, carrier, settings)
+    return (None if carrier is error else carrier), report
+
+
+def _carrier(
+    error: Exception, link: BaseException, message: OomMessage, report: OomReport, top: int
+) -> BaseException:
+    """What carries the report: HbmOomError in place of JAX's own error, else `error` itself."""
+    try:
+        ours = link is error and belongs_to_jax(error)
+        carrier = HbmOomError(message.text, report) if ours else error
+        for note in notes_of(error) if ours else ():
+            if isinstance(note, str) and _JAX_SAYS not in note:
+                carrier.add_note(note)
+        carrier.add_note(ReportNote(report, top))
+        return carrier
+    except Exception as failed:
+        _log.debug("the report could not be attached", exc_info=failed)
+        return error
+
+
+def _report(
+    message: OomMessage, failure: Callable[[], FailedCall], settings: Settings
+) -> OomReport:
+    try:
+        _check_host_memory()
+        from hbmwatch._explain.build import build_report
+
+        return build_report(message, failure(), settings)
+    except Exception as failed:
+        _log.debug("the report could not be made", exc_info=failed)
+        return bare_report(message, failed)
+
+
+def _check_host_memory() -> None:
+    """Raise MemoryError where the host's memory is nearly gone: XLA's code would abort there."""
+    try:
+        mmap.mmap(-1, _ROOM_BYTES).close()
+    except OSError as error:
+        room = _ROOM_BYTES // 2**20
+        raise MemoryError(f"the host has less than {room} MiB of memory left for it") from error
+
+
+def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None:
+    """Call on_oom; the OOM gets out whatever that raises, unless it asks the program to stop."""
+    if settings.on_oom is None:
+        return
+    try:
+        settings.on_oom(report)
+    except Exception as failed:
+        _log.debug("on_oom failed", exc_info=failed)
+        carrier.add_note(f"hbmwatch: on_oom raised {described(failed)}")

@@ -1,0 +1,1 @@
+"""The findings, one file each, and how they are ranked."""

@@ -1,0 +1,1 @@
+"""Every private part of JAX that we touch, each with its fallback."""

@@ -1,0 +1,125 @@
+"""What else is on the device: memory statistics, and live arrays that the call did not pass in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hbmwatch._jax.lowered import named_leaves
+from hbmwatch._records.report import DeviceMemory, LiveArrays
+
+_SHOWN_GROUPS = 20
+_TELLING = ("cpu", "gpu", "cuda", "rocm")
+
+
+def devices_of(lowered: Any | None, args: Any) -> list[Any]:
+    """The devices that a program runs on, from its outputs' and arguments' shardings."""
+    lowering = getattr(lowered, "_lowering", None)
+    # Private, and in one of two places, as of jax 0.6.2 to 0.12.
+    details = getattr(lowering, "compile_args", None) or {}
+    lists = [getattr(lowering, "_device_list", None), details.get("device_assignment")]
+    try:
+        leaves = jax.tree_util.tree_leaves((getattr(lowered, "out_info", None), args))
+        lists += [getattr(getattr(x, "sharding", None), "device_set", None) for x in leaves]
+    except Exception:  # a user's pytree may refuse to be flattened
+        pass
+    found = next((devices for devices in lists if devices), ())
+    return sorted(found, key=lambda device: device.id)
+
+
+def device_memory(
+    devices: Sequence[Any], args: Any, deleted: tuple[str, ...], at_run_time: bool
+) -> DeviceMemory | None:
+    """What else was on the fullest of the program's devices; None where none is known.
+
+    Args:
+        devices: The program's devices, of a live backend or of a topology.
+        args: The call's arguments and outputs, whose arrays do not count.
+        deleted: Paths of the donated arguments that are gone.
+        at_run_time: Whether the device was in use when the program failed.
+    """
+    if not devices:
+        return None
+    stats = [_stats(device) for device in devices] if at_run_time else [{}]
+    full = max(range(len(stats)), key=lambda n: stats[n].get("bytes_in_use", 0))
+    return DeviceMemory(
+        device_kind=devices[full].device_kind,
+        device_count=len(devices),
+        limit_bytes=stats[full].get("bytes_limit"),
+        in_use_bytes=stats[full].get("bytes_in_use"),
+        peak_in_use_bytes=stats[full].get("peak_bytes_in_use"),
+        largest_free_bytes=stats[full].get("largest_free_block_bytes"),
+        live=_live(devices[full], args) if at_run_time else (),
+        deleted=deleted,
+    )
+
+
+def _stats(device: Any) -> Mapping[str, int]:
+    try:
+        return device.memory_stats() or {}
+    except Exception:  # CPU has none, a device of another process raises
+        return {}
+
+
+def _live(device: Any, args: Any) -> tuple[LiveArrays, ...]:
+    """Live arrays on a device that the call did not pass in, grouped by shape and dtype."""
+    leaves = jax.tree_util.tree_leaves(args)
+    passed = {id(leaf) for leaf in leaves}
+    groups: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
+    buffers = {_buffer(leaf, device) for leaf in leaves if isinstance(leaf, jax.Array)} - {None}
+    for array in jax.live_arrays(device.platform):
+        if id(array) in passed or device not in array.sharding.device_set:
+            continue
+        if not _has_memory(array) or (buffer := _buffer(array, device)) in buffers:
+            continue
+        buffers |= {buffer} - {None}
+        size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+        key = (array.shape, str(array.dtype))
+        count, total = groups.get(key, (0, 0))
+        groups[key] = (count + 1, total + size)
+    live = [LiveArrays(*key, *figures) for key, figures in groups.items()]
+    return tuple(sorted(live, key=lambda group: -group.size_bytes)[:_SHOWN_GROUPS])
+
+
+def _has_memory(array: Any) -> bool:
+    """Whether an array has memory: not if it is deleted, or the result of a call that failed."""
+    if array.is_deleted():
+        return False
+    try:
+        if array.is_ready():  # or waiting would be long
+            array.block_until_ready()
+    except Exception:
+        return False
+    return True
+
+
+def _buffer(array: Any, device: Any) -> int | None:
+    """The address of an array's memory on a device, which others may share, if it is known.
+
+    XLA aborts the process where it is asked for the address of what a failed call should have made.
+    """
+    try:
+        # In this order: an array may become ready, and have failed, between the two.
+        if device.platform not in _TELLING or not (array.is_ready() and _has_memory(array)):
+            return None
+        if len(array.sharding.device_set) > 1:
+            array = next(one.data for one in array.addressable_shards if one.device == device)
+        return int(array.unsafe_buffer_pointer())
+    except Exception:  # it is none of this device, or the device does not tell
+        return None
+
+
+def deleted_paths(
+    fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The pytree paths of the arguments that were donated and are deleted now."""
+    leaves = named_leaves(fun, args, kwargs)
+    arrays = (
+        (path, leaf)
+        for path, leaf in leaves
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    )
+    return tuple(path for path, array in arrays if array.is_deleted())

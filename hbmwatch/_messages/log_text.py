@@ -1,0 +1,100 @@
+"""What logs, terminals and quotes put around a text, and how it is taken off again.
+
+Everything here takes time in proportion to the text, whatever the text is.
+"""
+
+from __future__ import annotations
+
+import re
+
+_COLOUR = re.compile(r"(?:\x1b|(?<!\\)\\{1,16}+(?:x1b|033)|\^\[)\[[0-9;?]{0,20}[A-Za-z]")
+_LOST_COLOUR = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m")
+# Go's JSON writes ">" so; surrogates are left alone, for they cannot be printed.
+_UNICODE = re.compile(r"(?<!\\)\\{1,16}+u(?!d[89a-f])([0-9a-f]{4})", re.IGNORECASE)
+_NEWLINE = re.compile(r"(?<!\\)\\{1,16}+(?:r\\{1,16}+)?[nr]")
+_TAB = re.compile(r"(?<!\\)\\{1,16}+t")
+_QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
+# XLA:TPU logs what each program takes that fits, in the words of an OOM; Ray cuts long prefixes.
+_REPORT = re.compile(
+    r"(?:I\d{4}\s[^\]]{0,100}compiler_\w{1,40}\.cc:\d{1,6}|\)\s(?:[\w.]{0,60}:)?\d{1,6})\]"
+    r"\s{1,20}(?:Total|Program)\s\w{1,30}\s(?:usage\s>=|requirement)\s[^\n]*"
+)
+_PREFIX = re.compile(
+    r"""\n(?:[ \t]*+(?:
+    \[(?!Op:)[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
+    |\((?:[\w.-]{1,60}[ ])?(?:pid|ip|rank|worker|process|task|actor)\b[^()\n]{0,120}\)
+    |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?(?=\s)
+    |(?:\d\d-\d\d[ ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?:?(?=\s)
+    |[IWEF](?:\d{4}|\d{8})[ ]\d\d:\d\d:\d\d\.\d{1,9}[ ]+\d{1,20}[ ][\w./+-]{1,300}:\d{1,6}\]
+    |[IWEF][ ]{1,8}(?:\d{1,20}[ ])?[\w./+-]{1,300}:\d{1,6}\]
+    |[A-Z][a-z]{2}[ ]{1,2}\d{1,2}[ ]\d\d:\d\d:\d\d[ ][\w.-]{1,80}[ ][\w./-]{1,80}
+     (?:\[\d{1,9}\])?:(?=[ ])
+    |std(?:out|err)[ ][FP](?=[ ])
+    |(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?::[\w.]{1,80})?
+     (?::|[ ]-|[ ]{1,8}\||(?=[ ]))
+    |[\w.]{1,80}:[\w.<>]{1,80}:\d{1,6}[ ]-(?=[ ])
+    |\d{1,6}:(?=[ ])
+    |[\w.-]{1,80}[ ]{0,20}\|(?=[ ])
+    |(?:[>│┃|*]|\#{1,6}|//)(?=[ ])
+    |E(?=[ ]{2})
+    ))++""",
+    re.VERBOSE,
+)
+# Source text that goes on: "..." "..." on two lines.
+_CONTINUED = re.compile(r"""(?<!\\)(["'])[ \t]*+\n[ \t]*+[fFrRbBuU]{0,2}\1(?=[^\n"',)\]])""")
+_BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
+_CODE_POINT = re.compile(r"&#(?:x([0-9a-f]{1,4})|(\d{1,5}));", re.IGNORECASE)
+_EMPHASIS = re.compile(r"(`|\*\*)([\w.]{1,40})\1")
+_ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " ", "&amp;": "&"}
+_BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
+
+
+def strip_log_decoration(text: str) -> str:
+    """The text without colours, literal escapes, quoted payloads, prefixes of lines and reports."""
+    text = _without_payloads(text).replace("\r\n", "\n").replace("\r", "\n")
+    if "&" in text:
+        for entity, character in _ENTITIES.items():
+            text = text.replace(entity, character)
+        if "&#" in text:
+            text = _CODE_POINT.sub(_character, text)
+    if "<" in text:
+        text = _BREAK.sub("\n", text)
+    if "`" in text or "**" in text:
+        text = _EMPHASIS.sub(r"\2", text)
+    if '"\n' in text or "'\n" in text:
+        text = _CONTINUED.sub("", text)
+    if "\\u" in text:
+        text = _UNICODE.sub(lambda escape: chr(int(escape[1], 16)), text)
+    if "[" in text:
+        text = _COLOUR.sub("", text)
+        if "[0m" in text:
+            text = _LOST_COLOUR.sub("", text)
+    if "\\" in text:
+        text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
+    if "usage" in text or "requirement" in text:
+        text = _REPORT.sub("", text)
+    if "│" in text or "┃" in text:
+        text = _BOX_END.sub("", text)
+    return _PREFIX.sub("\n", "\n" + text)[1:]
+
+
+def _character(reference: re.Match[str]) -> str:
+    """The character that a numeric HTML reference stands for; surrogates cannot be printed."""
+    code = int(reference[1], 16) if reference[1] else int(reference[2])
+    return reference[0] if 0xD800 <= code < 0xE000 else chr(code)
+
+
+def _without_payloads(text: str) -> str:
+    """Leaves out payloads that quote the message: [type.googleapis.com/...='\\x08...']."""
+    kept = []
+    start = 0
+    while (opened := text.find("[type.googleapis.com/", start)) >= 0:
+        kept.append(text[start:opened])
+        closed = text.find("']", opened)
+        start = closed + 2 if closed >= 0 else len(text)
+    return "".join(kept) + text[start:] if kept else text
+
+
+def flat(text: str) -> str:
+    """The text with one space for every run of white space."""
+    return " ".join(text.split())

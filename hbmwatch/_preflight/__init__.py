@@ -1,0 +1,1 @@
+"""From shapes to a verdict, before anything runs."""

@@ -1,0 +1,1 @@
+"""Where profiles lie: which folder, which run, which module."""

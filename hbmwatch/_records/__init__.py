@@ -1,0 +1,1 @@
+"""The nouns, and what every room needs: sizes, paths, roles, text."""

@@ -1,0 +1,132 @@
+"""The memory peak of a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from hbmwatch._records import text
+from hbmwatch._records.peak_op import PeakOp
+from hbmwatch._records.sizes import format_size
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PeakSummary:
+    """XProf's "HLO Ops at Peak Memory Allocation" of one HLO module, in one memory space.
+
+    The figures equal those of XProf's Memory Viewer to the byte
+    (https://openxla.org/xprof/memory_viewer). All are per device.
+
+    Attributes:
+        module: The HLO module ("jit_train_step").
+        program_id: The number in the profile's "jit_train_step(12)".
+        memory_space: "hbm", "vmem", "sflag", "cmem", "smem" or "host".
+        peak_bytes: Bytes live at the peak.
+        peak_unpadded_bytes: The same without padding, as XProf counts it.
+        peak_position: The program point of the peak, an index into heap_bytes; None where the
+            profile has no trace of this memory space.
+        heap_bytes: Bytes live at each program point, int64 of shape (points,), read-only.
+        parameter_bytes: Arguments.
+        output_bytes: Outputs that no argument's memory is reused for.
+        aliased_bytes: Arguments whose memory an output reuses (donated ones).
+        temporary_bytes: The compiler's temporary allocations, fragmentation included.
+        total_allocation_bytes: The compiler's own figure, the sum of all allocations.
+        fragmentation_bytes: total_allocation_bytes - peak_bytes.
+        ops: The buffers live at the peak, in program order; their sizes sum to peak_bytes. All
+            buffers below 16 KiB are one last row, whose instruction is "".
+    """
+
+    __module__ = "hbmwatch"
+
+    module: str
+    program_id: int | None
+    memory_space: str
+    peak_bytes: int
+    peak_unpadded_bytes: int
+    peak_position: int | None
+    heap_bytes: npt.NDArray[np.int64]
+    parameter_bytes: int
+    output_bytes: int
+    aliased_bytes: int
+    temporary_bytes: int
+    total_allocation_bytes: int
+    fragmentation_bytes: int
+    ops: tuple[PeakOp, ...]
+
+    def by_program_order(self) -> tuple[PeakOp, ...]:
+        """The buffers in the order in which the program allocates them."""
+        return self.ops
+
+    def by_size(self) -> tuple[PeakOp, ...]:
+        """The buffers, largest first; equal ones in program order."""
+        return tuple(sorted(self.ops, key=lambda op: -op.size_bytes))
+
+    def by_padding(self) -> tuple[PeakOp, ...]:
+        """The buffers, most padding bytes first; equal ones in program order."""
+        return tuple(sorted(self.ops, key=lambda op: -op.padding_bytes))
+
+    def longest_lived(self) -> tuple[PeakOp, ...]:
+        """The buffers, longest lifetime in program points first; larger ones first among equals."""
+        points = len(self.heap_bytes)
+
+        def lifetime(op: PeakOp) -> int:
+            end = points if op.end is None else op.end
+            return end - (op.start or 0)
+
+        return tuple(sorted(self.ops, key=lambda op: (-lifetime(op), -op.size_bytes)))
+
+    def grouped(self) -> tuple[tuple[int, PeakOp], ...]:
+        """Equal buffers folded, as (count, the first of them), most bytes first.
+
+        Buffers are equal when size, shape, kind, source and, but for its numbers, op_name are:
+        "p[0]" and "p[7]" are equal, as arguments of one size and shape.
+        """
+        groups: dict[tuple[object, ...], list[PeakOp]] = {}
+        for op in self.ops:
+            name = text.unnumbered(op.op_name)
+            key = (op.size_bytes, op.shape, op.kind, name, op.source, bool(op.instruction))
+            groups.setdefault(key, []).append(op)
+        folded = [(len(ops), ops[0]) for ops in groups.values()]
+        return tuple(sorted(folded, key=lambda row: -row[0] * row[1].size_bytes))
+
+    def text(self, *, top: int = 10) -> str:
+        """The peak as a table.
+
+        Args:
+            top: How many rows it has at most; the others are one line.
+        """
+        space = text.memory_space_name(self.memory_space)
+        head = (
+            f"{text.clean(self.module, 60)}: {format_size(self.peak_bytes)} of {space} at the peak"
+            f"{self.point}"
+        )
+        kinds = text.packed(text.by_kind(self.ops), indent=2)
+        return "\n".join([head, *kinds, *text.buffer_rows(self.grouped(), top)])
+
+    @property
+    def point(self) -> str:
+        """The program point of the peak, as " (program point 12 of 37)"; "" where unknown."""
+        if self.peak_position is None:
+            return ""
+        return f" (program point {self.peak_position} of {len(self.heap_bytes)})"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PeakSummary):
+            return NotImplemented
+        return _values(self) == _values(other)
+
+    def __hash__(self) -> int:
+        return hash((self.module, self.program_id, self.memory_space, self.peak_bytes))
+
+
+def _values(summary: PeakSummary) -> list[Any]:
+    """The fields that count for equality, the array as a list."""
+    named = ((f.name, getattr(summary, f.name)) for f in fields(PeakSummary))
+    return [value.tolist() if name == "heap_bytes" else value for name, value in named]

@@ -1,0 +1,63 @@
+"""A buffer at the memory peak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["parameter", "output", "temporary", "constant", "thread-local", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class PeakOp:
+    """A buffer that is live at the memory peak, and the HLO instruction that defines it.
+
+    Attributes:
+        instruction: The HLO instruction, with its tuple index where it has one ("copy-start{0}");
+            "" for the row that stands for all buffers below 16 KiB.
+        opcode: The HLO opcode ("fusion", "parameter").
+        op_name: JAX's name of the operation ("jit(step)/jvp()/dot_general"); of a parameter, the
+            path of the argument.
+        shape: The shape as XLA prints it ("f32[8192,8192]{1,0}").
+        size_bytes: Bytes on the device, padding included.
+        unpadded_bytes: Bytes that the elements alone take.
+        kind: "parameter", "output", "temporary", "constant" or "thread-local".
+        memory_space: "hbm", "vmem", "smem", "cmem", "sflag", "host", ...
+        source: The first frame in the user's code, as "train.py:88".
+        stack: All frames, innermost first, as "/path/to/file.py:line".
+        start: The program point at which the buffer comes to life; None: from the first on.
+        end: The program point at which it is freed; None: it lives through the whole program.
+        role: What it is for, in the words of OomReport.rollup ("optimizer state", "residuals saved
+            for backward"); "" where nobody asked. It does not count for equality.
+    """
+
+    __module__ = "hbmwatch"
+
+    instruction: str
+    opcode: str = ""
+    op_name: str = ""
+    shape: str = ""
+    size_bytes: int = 0
+    unpadded_bytes: int = 0
+    kind: Kind = ""
+    memory_space: str = "hbm"
+    source: str = ""
+    stack: tuple[str, ...] = ()
+    start: int | None = None
+    end: int | None = None
+    role: str = field(default="", compare=False)
+
+    @property
+    def padding_bytes(self) -> int:
+        """Bytes that the layout adds to the elements."""
+        return self.size_bytes - self.unpadded_bytes
+
+    @property
+    def expansion(self) -> float:
+        """Size over unpadded size; 1.0 for an empty buffer."""
+        return self.size_bytes / self.unpadded_bytes if self.unpadded_bytes else 1.0
+
+    @property
+    def path(self) -> str | None:
+        """The pytree path of the argument ("state.params['w']"); None unless it is a parameter."""
+        return self.op_name or None if self.kind == "parameter" else None

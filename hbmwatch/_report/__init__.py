@@ -1,0 +1,1 @@
+"""How a report reads: text, JSON, metrics, HTML."""

@@ -1,0 +1,243 @@
+"""What changed from one memory peak to another: by the code that made the buffers.
+
+Instructions are renamed and renumbered by every compile, so buffers are the same when what made
+them is: the kind, the op_name but for its numbers, and the line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import clean
+from hbmwatch._report.json import SCHEMA, plain
+
+if TYPE_CHECKING:
+    from hbmwatch._records.peak import PeakSummary
+    from hbmwatch._records.peak_op import PeakOp
+
+_NUMBER = re.compile(r"\d+")
+_OUTER_JIT = re.compile(r"^jit\([^()/]*\)/(?:jit\(main\)/)?")
+_LAYOUT = re.compile(r"\{[^{}]*\}")
+_RENAMED = re.compile(r"(?:\.(?:\d+|clone|remat\d*))+(?=$|\{)")
+_TOTALS = {
+    "arguments": "parameter_bytes",
+    "of them reused by outputs": "aliased_bytes",
+    "outputs": "output_bytes",
+    "temporaries": "temporary_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Buffers of one origin in one of the two programs.
+
+    Attributes:
+        count: How many buffers.
+        size_bytes: Bytes of all of them.
+        largest_bytes: Bytes of the largest.
+        shape: The shape of the largest, without its layout; "" where there is none.
+    """
+
+    count: int = 0
+    size_bytes: int = 0
+    largest_bytes: int = 0
+    shape: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Buffers of one origin that take other bytes, or have another shape, than before.
+
+    Attributes:
+        kind: "parameter", "output", "temporary", "constant", "thread-local", or "" for the small
+            buffers of all kinds.
+        name: The op_name without the outermost jit, or the argument's path; numbers are "*".
+        source: The line that made them ("train.py:88"), of the second program.
+        before: The buffers of the first program; count 0 where they are new.
+        after: The buffers of the second program; count 0 where they are gone.
+    """
+
+    kind: str
+    name: str
+    source: str
+    before: Group
+    after: Group
+
+    @property
+    def delta_bytes(self) -> int:
+        """By how much they grew."""
+        return self.after.size_bytes - self.before.size_bytes
+
+
+def changes(before: PeakSummary, after: PeakSummary) -> tuple[Change, ...]:
+    """The buffers at the peak that differ, those that changed most first.
+
+    Where one origin of each program is left over, two more are the same: the same op_name on
+    another line of the file (the file was edited), and equal buffers of the same line under
+    another op_name (jax.checkpoint adds to it, and buffers that it leaves alone have not changed).
+    """
+    old, new = _groups(before.ops), _groups(after.ops)
+    for place in (_on_another_line, _of_another_name):
+        for key, same in _pairs(place, old, new).items():
+            old[same] = old.pop(key)
+    found = (
+        Change(*key, before=old.get(key, Group()), after=new.get(key, Group()))
+        for key in dict.fromkeys((*new, *old))
+    )
+    changed = [change for change in found if change.before != change.after]
+    return tuple(sorted(changed, key=lambda change: -abs(change.delta_bytes)))
+
+
+_Key = tuple[str, str, str]
+
+
+def _groups(ops: Iterable[PeakOp]) -> dict[_Key, Group]:
+    grouped: dict[_Key, list[PeakOp]] = {}
+    for op in ops:
+        grouped.setdefault((op.kind, _name(op), op.source), []).append(op)
+    return {key: _group(same) for key, same in grouped.items()}
+
+
+def _group(ops: Sequence[PeakOp]) -> Group:
+    largest = max(ops, key=lambda op: op.size_bytes)
+    total = sum(op.size_bytes for op in ops)
+    return Group(len(ops), total, largest.size_bytes, _LAYOUT.sub("", largest.shape))
+
+
+def _name(op: PeakOp) -> str:
+    """What made a buffer, in words that a new compile does not change."""
+    if not op.instruction:
+        return "all buffers below 16 KiB"
+    if op.op_name:
+        return _NUMBER.sub("*", _OUTER_JIT.sub("", op.op_name))
+    return _RENAMED.sub("", op.instruction)
+
+
+def _on_another_line(key: _Key, group: Group) -> tuple[object, ...]:
+    kind, name, source = key
+    return kind, name, source.rpartition(":")[0]
+
+
+def _of_another_name(key: _Key, group: Group) -> tuple[object, ...]:
+    kind, _, source = key
+    return kind, source, group
+
+
+def _pairs(
+    place: Callable[[_Key, Group], tuple[object, ...]],
+    old: Mapping[_Key, Group],
+    new: Mapping[_Key, Group],
+) -> dict[_Key, _Key]:
+    """Origins that are in one program alone, and the only ones of each in the same place."""
+    places: dict[tuple[object, ...], tuple[list[_Key], list[_Key]]] = {}
+    for side, groups, others in ((0, old, new), (1, new, old)):
+        for key, group in groups.items():
+            if key not in others:
+                places.setdefault(place(key, group), ([], []))[side].append(key)
+    alone = (pair for pair in places.values() if len(pair[0]) == len(pair[1]) == 1)
+    return {gone[0]: come[0] for gone, come in alone}
+
+
+# --- how it reads ---------------------------------------------------------------------------------
+
+
+def diff_text(before: PeakSummary, after: PeakSummary, top: int) -> str:
+    """What changed, as a table.
+
+    Args:
+        before: The first peak.
+        after: The second one.
+        top: How many changes are shown.
+    """
+    module = after.module if after.module == before.module else f"{before.module}, {after.module}"
+    grown = _signed(after.peak_bytes - before.peak_bytes)
+    head = (
+        f"{clean(module, 60)}: {format_size(before.peak_bytes)} -> "
+        f"{format_size(after.peak_bytes)} at the peak, {grown}"
+    )
+    found = changes(before, after)
+    if not found:
+        return f"{head}\n  the same buffers at the peak"
+    rows = [_row(change) for change in found[:top]]
+    lines = [head, *_totals(before, after), "  what changed at the peak", *_table(rows)]
+    rest = found[top:]
+    if rest:
+        together = _signed(sum(change.delta_bytes for change in rest))
+        lines.append(f"    and {len(rest)} more, {together} together")
+    return "\n".join(lines)
+
+
+def _signed(size_bytes: int) -> str:
+    return f"{'+' if size_bytes >= 0 else ''}{format_size(size_bytes)}"
+
+
+def _totals(before: PeakSummary, after: PeakSummary) -> list[str]:
+    """The sums that are not what they were."""
+    lines = []
+    for name, field in _TOTALS.items():
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            sizes = f"{format_size(old)} -> {format_size(new)}"
+            lines.append(f"  {name}: {sizes}, {_signed(new - old)}")
+    return lines
+
+
+def _row(change: Change) -> tuple[str, ...]:
+    kind = {"parameter": "argument"}.get(change.kind, change.kind)
+    return (
+        _signed(change.delta_bytes),
+        f"{_count(change.before)} -> {_count(change.after)}",
+        kind,
+        clean(change.name, 34),
+        clean(change.source, 24),
+        clean(_shapes(change), 46),
+    )
+
+
+def _count(group: Group) -> str:
+    if not group.count:
+        return "none"
+    if group.largest_bytes * group.count != group.size_bytes:
+        return f"{format_size(group.size_bytes)} in {group.count}"
+    number = f"{group.count} x " if group.count > 1 else ""
+    return f"{number}{format_size(group.largest_bytes)}"
+
+
+def _shapes(change: Change) -> str:
+    old, new = change.before.shape, change.after.shape
+    if not old or not new:
+        return f"{new}, new" if new else f"{old}, gone" if old else ""
+    return new if old == new else f"{old} -> {new}"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Two lines for each change: what it comes to, and from what to what."""
+    width = max(len(row[0]) for row in rows)
+    kinds = max(len(row[2]) for row in rows)
+    lines = []
+    for delta, counts, kind, name, source, shapes in rows:
+        lines.append(f"    {delta:>{width}}  {kind:<{kinds}}  {name}  {source}".rstrip())
+        lines.append(f"    {'':>{width}}  {'':<{kinds}}  {counts}  {shapes}".rstrip())
+    return lines
+
+
+def diff_dict(before: PeakSummary, after: PeakSummary) -> dict[str, Any]:
+    """What changed, as JSON-able values under the same schema version as a report."""
+    return {
+        "schema": SCHEMA,
+        "before": _side(before),
+        "after": _side(after),
+        "changes": [
+            {**plain(change), "delta_bytes": change.delta_bytes}
+            for change in changes(before, after)
+        ],
+    }
+
+
+def _side(summary: PeakSummary) -> dict[str, Any]:
+    names = ("module", "memory_space", "peak_bytes", *_TOTALS.values())
+    return {name: getattr(summary, name) for name in names}

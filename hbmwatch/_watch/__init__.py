@@ -1,0 +1,1 @@
+"""When and how we listen: the decorator, the block and the stages."""

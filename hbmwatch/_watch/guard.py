@@ -1,0 +1,178 @@
+"""The hot path: a call in a try/except that knows when JAX has compiled something."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.monitoring
+
+from hbmwatch._explain.errors import find_oom
+from hbmwatch._explain.failure import FailedCall, Settings
+from hbmwatch._explain.raising import raise_explained
+from hbmwatch._jax.lowered import Leaf, array_leaves
+
+_log = logging.getLogger("hbmwatch")
+
+_BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+
+_REMEMBERED_COMPILES = 8
+
+# How many programs this process has compiled, what the last took, when one was last lowered.
+_compiles = 0
+_compile_seconds = 0.0
+_lowered_at = 0.0
+
+
+def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
+    global _compiles, _compile_seconds, _lowered_at
+    if event == _BACKEND_COMPILE:
+        _compiles += 1
+        _compile_seconds = duration_secs
+    elif event == _LOWERED:
+        _lowered_at = time.perf_counter()
+
+
+jax.monitoring.register_event_duration_secs_listener(_on_duration)
+
+
+def since_lowering() -> float:
+    """What a compile that has just failed took: it began when its program had been lowered."""
+    return time.perf_counter() - _lowered_at
+
+
+@dataclass(slots=True)
+class Compiles:
+    """What a watched function has been compiled for.
+
+    Attributes:
+        shapes: The argument leaves of each compile, oldest first, the last few.
+        seconds: What the last one took; 0.0 before there was one.
+    """
+
+    shapes: list[tuple[Leaf, ...]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, target: Any, args: Any, kwargs: Any) -> None:
+        """Note the compile that this call has just made."""
+        self.seconds = _compile_seconds
+        with contextlib.suppress(Exception):  # a user's pytree may refuse to be flattened
+            self.shapes.append(array_leaves(target, args, kwargs))
+        del self.shapes[:-_REMEMBERED_COMPILES]
+
+
+def guarded(target: Any, failure: Callable[..., FailedCall], settings: Settings) -> Any:
+    """`target` as a closure that explains its OOMs; a class with __call__ costs twice as much.
+
+    Args:
+        target: What is called.
+        failure: What is known of a failed call, from its args, its kwargs, the outputs that it
+            gave before it failed, and its compiles.
+        settings: What watch_hbm was asked for.
+    """
+    call = _traced_call(target, settings) if settings.capture == "always" else target
+    compiles = Compiles()
+    settle = _SETTLE[settings.sync]
+    unsettled = True
+    # Bound here, for at the interpreter's end the names of a module are None.
+    explain, partial = raise_explained, functools.partial
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal call, unsettled
+        before, out = _compiles, None
+        try:
+            # Unpacking empty keywords would take a third of what all of this takes.
+            out = call(*args, **kwargs) if kwargs else call(*args)
+            if unsettled or before != _compiles:
+                unsettled = settle(out, args, kwargs)
+                call = _direct(call)
+                if before != _compiles:
+                    compiles.add(target, args, kwargs)
+            return out
+        except Exception as error:
+            unsettled = True
+            if before != _compiles:
+                compiles.seconds = _compile_seconds
+            # A lambda here would make cells of args and kwargs, on every call.
+            known = partial(failure, args, kwargs, out, compiles)
+            explain(error, known, settings)
+            raise
+
+    return watched
+
+
+def _direct(call: Any) -> Any:
+    """The C++ call of a compiled program that has been called before, else `call` itself.
+
+    JAX has it under a private name, behind a method in Python; a watch in the latter's place takes
+    no longer than the bare program.
+    """
+    compiled = type(call) is jax.stages.Compiled  # isinstance would take a watched one, too
+    return (getattr(call, "_call", None) if compiled else None) or call
+
+
+def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
+    """The call in a profiler trace, waited for in there, so that the trace holds all of it."""
+    from hbmwatch._jax.profiler import traced
+    from hbmwatch._profiles.runs import drop_old_runs, new_run
+
+    def traced_call(*args: Any, **kwargs: Any) -> Any:
+        run = new_run(settings.logdir, jax.process_index())
+        try:
+            with traced(run):
+                out = target(*args, **kwargs)
+                _settle_compile(out, args, kwargs)
+                return out
+        finally:
+            if settings.logdir is None:
+                drop_old_runs(run.parent)
+
+    return traced_call
+
+
+def _settle_compile(out: Any, args: Any, kwargs: Any) -> bool:
+    """Wait for the outputs; of a step that returns none, as with nnx, for what it updated.
+
+    Only an OOM gets out of here: anything else that waiting raises, the bare call would not.
+
+    Returns:
+        Whether the next call has to be waited for too, because this one was only being traced.
+    """
+    try:
+        leaves = jax.tree_util.tree_leaves(out) or jax.tree_util.tree_leaves((args, kwargs))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return True
+        arrays = [x for x in leaves if isinstance(x, jax.Array) and not x.is_deleted()]
+        jax.block_until_ready(arrays)
+    except Exception as error:
+        if _may_be_oom(error):
+            raise
+        _log.debug("the outputs cannot be waited for", exc_info=error)
+    return False
+
+
+def _may_be_oom(error: Exception) -> bool:
+    """Whether it is an OOM, or there is no memory left even to tell."""
+    try:
+        return find_oom(error) is not None
+    except Exception:
+        return True
+
+
+def _settle_always(out: Any, args: Any, kwargs: Any) -> bool:
+    _settle_compile(out, args, kwargs)
+    return True
+
+
+def _settle_never(out: Any, args: Any, kwargs: Any) -> bool:
+    return False
+
+
+_SETTLE = {"compile": _settle_compile, "always": _settle_always, "never": _settle_never}

@@ -1,0 +1,96 @@
+"""The stages of ahead-of-time compilation, watched."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hbmwatch._explain.failure import FailedCall, Settings
+from hbmwatch._explain.raising import raise_explained
+from hbmwatch._watch.guard import Compiles, guarded
+
+
+class Stage:
+    """A stage of ahead-of-time compilation that passes for the one that it stands for."""
+
+    __slots__ = ("_known", "_settings", "_stage")
+
+    def __init__(self, stage: Any, known: FailedCall, settings: Settings) -> None:
+        self._stage = stage
+        self._known = known
+        self._settings = settings
+
+    @property  # type: ignore[misc]  # isinstance() asks for it
+    def __class__(self) -> type:
+        return type(self._stage)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Stage.__slots__:  # a copy asks before they are set
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._stage, self._known, self._settings)
+
+    def __repr__(self) -> str:
+        return repr(self._stage)
+
+
+class Traced(Stage):
+    __slots__ = ()
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return Lowered(self._stage.lower(*args, **kwargs), self._known, self._settings)
+
+
+class Lowered(Stage):
+    __slots__ = ()
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """The compiled program, watched; the compiler's OOM as HbmOomError."""
+        start = time.perf_counter()
+        options = args[0] if args else kwargs.get("compiler_options")
+        known = replace(self._known, lower=lambda: self._stage, compiler_options=options or {})
+        try:
+            compiled = self._stage.compile(*args, **kwargs)
+        except Exception as error:
+            known = replace(known, compile_seconds=time.perf_counter() - start)
+            raise_explained(error, lambda: known, self._settings)
+            raise
+        seconds = time.perf_counter() - start
+        known = replace(known, compile=lambda _: compiled, compile_seconds=seconds)
+        return Compiled(compiled, known, self._settings)
+
+
+class Compiled(Stage):
+    # As a slot, __call__ is each object's own closure: no method of ours stands before it.
+    __slots__ = ("__call__",)
+
+    def __init__(self, stage: Any, known: FailedCall, settings: Settings) -> None:
+        super().__init__(stage, known, settings)
+
+        def failure(
+            args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any, compiles: Compiles
+        ) -> FailedCall:
+            return replace(known, args=args, kwargs=kwargs, outputs=outputs)
+
+        self.__call__ = guarded(stage, failure, settings)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._stage)
+
+
+def watched_stage(
+    stage: Callable[..., Any], proxy: type[Stage], known: FailedCall, settings: Settings
+) -> Callable[..., Any]:
+    """`stage`, the `lower` or `trace` of a jitted function, so that it gives a watched stage."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return proxy(stage(*args, **kwargs), known, settings)
+
+    return functools.update_wrapper(call, stage)

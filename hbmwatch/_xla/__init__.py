@@ -1,0 +1,1 @@
+"""XLA's and the profiler's protos, up to a program's memory peak."""

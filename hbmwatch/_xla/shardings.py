@@ -1,0 +1,52 @@
+"""How an array is laid over the devices of a mesh."""
+
+from __future__ import annotations
+
+import math
+
+from hbmwatch._xla.protos import AxisRefProto, NamedShardingProto, OpSharding
+
+_REPLICATED, _TUPLE_SHARDING, _TILED = 0, 2, 3
+
+
+def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:
+    """Into how many parts a sharding lays each dimension."""
+    if sharding is None:
+        return (1,) * rank
+    named = sharding.named_sharding
+    given = [
+        math.prod(_axis_size(named, axis) for axis in dimension.axes)
+        for dimension in named.dim_shardings
+    ]
+    if sharding.type == _TILED:
+        given = list(sharding.tile_assignment_dimensions)
+    return tuple((given + [1] * rank)[:rank])
+
+
+def _axis_size(named: NamedShardingProto, axis: AxisRefProto) -> int:
+    """The size of an axis of a mesh, or of the part of it that is meant."""
+    if axis.HasField("sub_axis_info"):
+        return axis.sub_axis_info.size
+    axes = named.mesh.axes
+    return axes[axis.mesh_axis_index].size if axis.mesh_axis_index < len(axes) else 1
+
+
+def spread_over(sharding: OpSharding) -> int:
+    """Over how many devices a sharding lays an array; 1 where it does not say."""
+    if sharding.type == _TILED:
+        return math.prod(sharding.tile_assignment_dimensions)
+    return math.prod(axis.size for axis in sharding.named_sharding.mesh.axes)
+
+
+def part_of(sharding: OpSharding | None, index: int) -> OpSharding | None:
+    """The sharding of one output."""
+    if sharding is None or sharding.type != _TUPLE_SHARDING:
+        return sharding
+    parts = sharding.tuple_shardings
+    return parts[index] if index < len(parts) else None
+
+
+def is_replicated(sharding: OpSharding | None, rank: int) -> bool:
+    """Whether a sharding keeps the array whole on every device of a mesh."""
+    known = sharding is not None and sharding.type in (_REPLICATED, _TILED)
+    return known and math.prod(tiles(sharding, rank)) == 1

@@ -1,0 +1,92 @@
+"""Profiles: from an XSpace to its HLO modules, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._xla.protos import XPlane, XSpace, message_class, parse
+
+
+def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
+    """Every HLO module of a profile, as "jit_step(12)" -> serialized HloProto, in the file's order.
+
+    The HloProtos are not parsed. Two different modules of one name (a GPU's and the CPU's, in two
+    planes) are both there, the second one as "jit_step(12) #2".
+
+    Args:
+        xspace: A serialized XSpace: the content of an .xplane.pb file.
+        what: What the bytes are, for errors ("h.xplane.pb").
+
+    Raises:
+        ProfileError: The bytes are empty, or no XSpace.
+    """
+    if not xspace:
+        raise ProfileError(f"{what} is empty (0 bytes)")
+    space = parse(XSpace, xspace, what)
+    if not space.planes:
+        raise ProfileError(f"{what} is damaged: it holds no planes ({len(xspace)} bytes)")
+    planes = [plane for plane in space.planes if plane.name == "/host:metadata"]
+    return label_modules(module for plane in planes for module in _plane_modules(plane))
+
+
+def label_modules(modules: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Modules by name; a different module of a name that is taken gets " #2", " #3", ..."""
+    labelled: dict[str, bytes] = {}
+    for name, proto in modules:
+        label, copies = name, 1
+        while label in labelled and labelled[label] != proto:
+            copies += 1
+            label = f"{name} #{copies}"
+        labelled[label] = proto
+    return labelled
+
+
+def _plane_modules(plane: XPlane) -> Iterable[tuple[str, bytes]]:
+    """The modules of one metadata plane, as (name, serialized HloProto)."""
+    wanted = {entry.key for entry in plane.stat_metadata if entry.value.name == "Hlo Proto"}
+    for entry in plane.event_metadata:
+        for stat in entry.value.stats:
+            if stat.metadata_id in wanted and stat.bytes_value:
+                yield entry.value.name, stat.bytes_value
+
+
+def make_xspace(name: str, program_id: int, hlo_proto: bytes, hostname: str) -> bytes:
+    """A profile that holds this one module and nothing else, as XProf's Memory Viewer reads it.
+
+    Args:
+        name: The HLO module's name, without its id ("jit_step").
+        program_id: The number in the profile's "jit_step(12)".
+        hlo_proto: The serialized HloProto.
+        hostname: The host that compiled it.
+    """
+    return pack_modules([(name, program_id, hlo_proto)], hostname)
+
+
+def pack_modules(modules: Sequence[tuple[str, int, bytes]], hostname: str) -> bytes:
+    """A profile of modules only, each as (name without id, program id, serialized HloProto)."""
+    events = [
+        {
+            "id": key,
+            "name": f"{name}({program_id % 2**64})",
+            "stats": [
+                {"metadata_id": 1, "bytes_value": hlo_proto},
+                {"metadata_id": 2, "int64_value": _signed(program_id)},
+            ],
+        }
+        for key, (name, program_id, hlo_proto) in enumerate(modules, start=1)
+    ]
+    names = {1: "Hlo Proto", 2: "program_id"}
+    plane = {
+        "name": "/host:metadata",
+        "event_metadata": [{"key": event["id"], "value": event} for event in events],
+        "stat_metadata": [{"key": k, "value": {"id": k, "name": v}} for k, v in names.items()],
+    }
+    space = message_class(XSpace)(planes=[plane], hostnames=[hostname])
+    serialized: bytes = space.SerializeToString()
+    return serialized
+
+
+def _signed(number: int) -> int:
+    """A 64-bit number in the range of int64."""
+    return (number + 2**63) % 2**64 - 2**63

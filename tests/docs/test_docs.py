@@ -1,0 +1,148 @@
+"""Every page of docs/: its snippets run, its commands work, its links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hbmwatch import OomMessage, OomReport, parse_oom
+from hbmwatch._cli import main
+from hbmwatch._messages.notes import message_notes
+from hbmwatch._messages.parse import WORDINGS
+from hbmwatch._xla.xspace import make_xspace, read_modules
+from tests import programs
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+MESSAGES = ROOT / "tests" / "messages" / "samples"
+CATALOGUE = ROOT / "docs" / "messages.md"
+MARK = "<!-- from tests/messages/samples; HBMWATCH_UPDATE_GOLDEN=1 writes what is below -->\n"
+WIDTH = 160
+
+
+def blocks(file: Path, language: str) -> list[str]:
+    """The fenced blocks of a language in a page."""
+    text = file.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+# docs/logging.md is run by test_logs.py, which looks at what the recipes write.
+@pytest.mark.parametrize(
+    "file", [file for file in PAGES if file.stem != "logging"], ids=lambda file: file.stem
+)
+def test_the_snippets_run(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All Python blocks of a page, one after the other, as a reader pastes them."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "docs"}
+    for number, block in enumerate(blocks(file, "python")):
+        exec(compile(block, f"{file.name} block {number}", "exec"), names)
+
+
+def test_the_commands_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line of the command line's page does what it says, on a profile and a log."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "xprof" / "plugins" / "profile" / "run"
+    run.mkdir(parents=True)
+    compiled = programs.compiled("train", "cpu")
+    proto = read_modules(compiled.xspace)[compiled.program.name]
+    alone = make_xspace(compiled.program.module, compiled.program.program_id, proto, "host")
+    (run / "host.xplane.pb").write_bytes(alone)
+    Path("train.log").write_text("RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.\n")
+    (commands,) = blocks(ROOT / "docs" / "command-line.md", "sh")
+    for line in commands.splitlines():
+        command, _, target = line.replace("/tmp/", "").partition(" > ")
+        name, *arguments = shlex.split(command)
+        assert name == "hbmwatch"
+        assert (line, main.main(arguments)) == (line, 0)
+        printed = capsys.readouterr().out
+        assert printed
+        if target:
+            Path(target).write_text(printed)
+    assert Path("peak.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.stem)
+def test_links_lead_somewhere(file: Path) -> None:
+    """Every relative link of a page is a file or a folder of the project."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8"))
+    assert [link for link in links if not (file.parent / link).exists()] == []
+
+
+def test_the_exit_codes_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page and `hbmwatch --help` list the same."""
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    helped = capsys.readouterr().out.partition("exit status:\n")[2]
+    codes = [tuple(line.split(maxsplit=1)) for line in helped.splitlines() if line]
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE) == codes
+
+
+def test_the_schema_names_every_field() -> None:
+    """Each field of a stored report is in the schema's table."""
+    text = (ROOT / "docs" / "schema.md").read_text(encoding="utf-8")
+    table = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
+    fields = OomReport(OomMessage("")).to_dict().keys() - {"top"}
+    assert [field for field in fields if f"`{field}`" not in table] == []
+
+
+# --- the message catalogue ------------------------------------------------------------------------
+
+_WHERE = {"tpu": "TPU", "gpu": "GPU", "cpu": "CPU", None: "Any platform"}
+_WHEN = {"compile": "while compiling", "run": "at run time", None: "at any time"}
+_POOLS = {"allocator": "", "driver": ", outside of the pool for arrays", "host": "", None: ""}
+
+
+def _heading(message: OomMessage) -> str:
+    space = message.memory_space or "not said"
+    memory = {"hbm": "device memory", "host": "host memory"}.get(space, space.upper())
+    memory = "which memory is not said" if space == "not said" else memory
+    memory = "memory" if message.platform == "cpu" else memory
+    pool = _POOLS[message.pool]
+    return f"{_WHERE[message.platform]} {_WHEN[message.phase]}: {memory}{pool}"
+
+
+def _line(text: str, anchor: str) -> str:
+    """The line of a message that a wording is told by, short."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = next((line for line in lines if anchor.strip() in line), lines[0])
+    if len(line) <= WIDTH:
+        return line
+    at = max(0, line.find(anchor.strip()) - 40)
+    return ("... " if at else "") + line[at : at + WIDTH - 8] + " ..."
+
+
+def catalogue() -> str:
+    """What docs/messages.md lists: for each kind of failure what it means, and how XLA says it."""
+    found: dict[str, tuple[tuple[str, ...], list[str]]] = {}
+    for wording in WORDINGS:
+        file = MESSAGES / f"{wording.name}.txt"
+        if not file.exists() or wording.role in ("part", "detail"):
+            continue
+        text = file.read_text(encoding="utf-8")
+        message = parse_oom(text)
+        assert message is not None, file
+        _, lines = found.setdefault(_heading(message), (message_notes(message)[:2], []))
+        lines.append(_line(text, wording.anchor))
+    parts = []
+    for heading, (sentences, lines) in sorted(found.items()):
+        shown = "\n".join(dict.fromkeys(lines))
+        said = f"{' '.join(sentences) or 'The text says no more than that.'}\n\n"
+        parts.append(f"## {heading}\n\n{said}```text\n{shown}\n```\n")
+    return "\n".join(parts)
+
+
+def test_the_catalogue_lists_every_wording() -> None:
+    """docs/messages.md shows a real message for each wording that stands for itself."""
+    head, mark, listed = CATALOGUE.read_text(encoding="utf-8").partition(MARK)
+    if os.environ.get("HBMWATCH_UPDATE_GOLDEN") == "1":
+        CATALOGUE.write_text(f"{head}{MARK}\n{catalogue()}", encoding="utf-8")
+    else:
+        assert (mark, listed) == (MARK, f"\n{catalogue()}")

@@ -1,0 +1,52 @@
+"""The README's snippets run, its commands are first, and its report is a real one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_snippets_run(tmp_path: Path) -> None:
+    """All Python blocks, one after the other, in an interpreter of their own."""
+    code = "\n".join(blocks("python")).replace("/tmp/", f"{tmp_path}/")
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    loss, summary = ran.stdout.splitlines()[:2]
+    assert float(loss) > 0
+    assert summary.startswith("jit_train_step: ")
+
+
+def test_the_report_is_the_golden_one() -> None:
+    """The report that the README shows is the golden text of a real one, line by line."""
+    golden = (ROOT / "tests" / "golden" / "train.txt").read_text()
+    (shown,) = blocks("text")
+
+    assert shown.splitlines() != []
+    assert [line for line in shown.splitlines() if line not in golden.splitlines()] == []
+
+
+def test_the_first_two_commands_are_the_demo_and_the_tests() -> None:
+    """Each is one line that makes its own environment."""
+    demo, tests = blocks("sh")[0].splitlines()
+
+    setup = r"python3\.11 -m venv \.venv && \.venv/bin/pip install -q "
+    assert re.fullmatch(setup + r"\. && \.venv/bin/python -m hbmwatch demo", demo)
+    assert re.fullmatch(setup + r"'\.\[test\]' && \.venv/bin/python -m pytest -q", tests)
+
+
+def test_links_point_somewhere() -> None:
+    """Every relative link of the README is a file of the project."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+
+    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,0 +1,74 @@
+"""What is known of a call before it is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from hbmwatch._jax.lowered import CallInfo, Leaf, call_info
+
+
+def step(state: Any, batch: Any, unused: Any, *, scale: Any) -> Any:
+    """A step with a nested state, an argument that nothing reads, and a keyword."""
+    return {"w": state["w"] * scale, "loss": batch.sum()}
+
+
+def test_a_call_is_told_leaf_by_leaf() -> None:
+    """Paths as HLO has them, shapes, dtypes, donation, what is used, and the mesh's shardings."""
+    mesh = Mesh(np.array(jax.devices("cpu")[:4]).reshape(2, 2), ("data", "model"))
+
+    def array(*shape: int, spec: Any = P(), dtype: Any = jnp.float32) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
+
+    lowered = jax.jit(step, donate_argnums=0).lower(
+        {"w": array(8, 6, spec=P("data", "model"))},
+        array(4, 4, spec=P(("data", "model"))),
+        array(2),
+        scale=array(dtype=jnp.bfloat16),
+    )
+    call = call_info(lowered)
+    expected = (
+        Leaf("state['w']", (8, 6), "float32", True, True, (4, 3), (("data",), ("model",))),
+        Leaf("batch", (4, 4), "float32", False, True, (1, 4), (("data", "model"), ())),
+        Leaf("unused", (2,), "float32", False, False, None, None),
+        Leaf("scale", (), "bfloat16", False, True, (), ()),
+    )
+    assert call.arguments == expected
+    assert [(leaf.path, leaf.shape, leaf.dtype) for leaf in call.outputs] == [
+        ("result['loss']", (), "float32"),
+        ("result['w']", (8, 6), "float32"),
+    ]
+    assert (dict(call.mesh), call.device_count, call.platform, call.callbacks) == (
+        {"data": 2, "model": 2},
+        4,
+        "cpu",
+        0,
+    )
+
+
+def test_earlier_compiles_are_kept() -> None:
+    """What earlier compiles took comes back as it was given."""
+    lowered = jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((4,), jnp.float32))
+    earlier = (Leaf("x", (2,), "float32"),)
+    assert call_info(lowered, [earlier]).previous == (earlier,)
+
+
+def test_callbacks_are_counted() -> None:
+    """How many host callbacks the function makes."""
+
+    def noisy(x: Any) -> Any:
+        jax.debug.print("{}", x)
+        return x + 1
+
+    lowered = jax.jit(noisy).lower(jax.ShapeDtypeStruct((4,), jnp.float32))
+    assert call_info(lowered).callbacks == 1
+
+
+def test_what_is_no_lowered_program_tells_nothing() -> None:
+    """Nothing is known of an object of another library, and nothing raises."""
+    assert call_info(object()) == CallInfo()

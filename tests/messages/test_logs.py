@@ -1,0 +1,158 @@
+"""Logs with several failures, and failures that several lines speak of."""
+
+from __future__ import annotations
+
+import textwrap
+
+from hbmwatch import OomMessage, parse_oom, parse_ooms
+
+OUT = "CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+
+
+def log(text: str) -> str:
+    """A log without the test's indentation."""
+    return textwrap.dedent(text).strip()
+
+
+def requests(text: str) -> list[int | None]:
+    """The requested bytes of each OOM in a text."""
+    return [message.requested_bytes for message in parse_ooms(text)]
+
+
+def test_each_of_several_messages_has_its_own_words() -> None:
+    """How the next one's line begins is not in the text, and nothing of its own is left out."""
+    line = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"
+    text = f"{line} 300 bytes.\n{line}\n100 bytes. {line} 200 bytes."
+    texts = [message.text for message in parse_ooms(text)]
+    assert [flat.split()[-2:] for flat in texts] == [[n, "bytes."] for n in ("300", "100", "200")]
+    assert texts[0] == f"{line} 300 bytes."
+
+
+def test_a_log_with_several_failures_gives_each_with_its_lines() -> None:
+    """All OOMs come in order, each with the lines it was read from, without what wraps them."""
+    text = log(
+        """
+        [rank0]: starting, 8 devices
+        [rank0]: jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space
+        [rank0]: hbm. Used 3.00G of 2.00G hbm. Exceeded hbm capacity by 1.00G.
+        [rank0]: Total hbm usage >= 3.25G:
+        [rank0]:     reserved        256.00M
+        [rank0]: Traceback (most recent call last):
+        [rank0]:   File "eval.py", line 3, in <module>
+        [rank0]: RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes.
+        [rank0]: trying a smaller batch
+        """
+    )
+    tpu, cpu = parse_ooms(text)
+    assert tpu == OomMessage(
+        log(
+            """
+            jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space
+             hbm. Used 3.00G of 2.00G hbm. Exceeded hbm capacity by 1.00G.
+             Total hbm usage >= 3.25G:
+                 reserved        256.00M
+            """
+        ),
+        "tpu",
+        "compile",
+        memory_space="hbm",
+        used_bytes=3 * 2**30,
+        limit_bytes=2 * 2**30,
+        exceeded_by_bytes=2**30,
+        totals={"Total hbm usage": 3 * 2**30 + 2**28, "reserved": 2**28},
+        resolution_bytes=dict.fromkeys(
+            ("used_bytes", "limit_bytes", "exceeded_by_bytes", "Total hbm usage"), 10737419
+        )
+        | {"reserved": 10486},
+    )
+    assert cpu.requested_bytes == 2**50
+    assert cpu.text.splitlines()[0] == (
+        "RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes."
+    )
+
+
+def test_the_first_failure_is_the_one_that_is_returned() -> None:
+    """parse_oom is the first of parse_ooms, with the whole text."""
+    text = "Out of memory allocating 8 bytes.\nTraceback\nOut of memory allocating 16 bytes."
+    first = parse_oom(text)
+    assert first is not None
+    assert (first.text, first.requested_bytes, requests(text)) == (text, 8, [8, 16])
+
+
+def test_a_chain_of_exceptions_is_one_failure() -> None:
+    """JAX prints the same error twice, with and without its own frames."""
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes."
+    text = log(
+        f"""
+        UnfilteredStackTrace: RuntimeError: {error}
+
+        The stack trace below excludes JAX-internal frames.
+        The preceding is the original exception that occurred, unmodified.
+
+        --------------------
+
+        The above exception was the direct cause of the following exception:
+
+        Traceback (most recent call last):
+          File "train.py", line 1, in <module>
+        RuntimeError: {error}
+        """
+    )
+    assert requests(text) == [4096]
+
+
+def test_the_same_failure_again_is_another_one() -> None:
+    """A loop that catches and goes on fails twice."""
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes.\n"
+    assert requests(error + "retrying\n" + error) == [4096, 4096]
+
+
+def test_attempts_of_the_pool_to_grow_are_part_of_the_failure_that_follows() -> None:
+    """The driver's refusals before a failing request are no failures of their own."""
+    attempts = "".join(
+        f"E cuda_driver.cc:806] failed to allocate 1.00G ({size} bytes) from device: {OUT}\n"
+        for size in (1073741824, 966367641)
+    )
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes."
+    assert [m.pool for m in parse_ooms(attempts + error)] == ["allocator"]
+    assert requests(attempts + error) == [4096]
+    assert requests(attempts) == [1073741824]
+
+
+def test_log_lines_of_another_size_are_another_failure() -> None:
+    """The allocator's line is joined only to an error that can speak of the same request."""
+    line = "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB\n"
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate {} bytes."
+    assert requests(line + error.format(2147480000)) == [2147480000]
+    assert requests(line + error.format(4096)) == [2147483648, 4096]
+
+
+def test_a_message_of_several_replicas_keeps_the_codes_apart() -> None:
+    """An error code belongs to the sentence behind it, not to the next failure."""
+    text = (
+        "E1000: CompileTimeHbmOom: Ran out of memory in memory space hbm. Used 2.00G of 1.00G hbm."
+        " Exceeded hbm capacity by 1.00G.\nRan out of memory in memory space vmem. Used 2.00M of"
+        " 1.00M vmem. Exceeded vmem capacity by 1.00M."
+    )
+    assert [(m.code, m.memory_space) for m in parse_ooms(text)] == [
+        ("E1000", "hbm"),
+        (None, "vmem"),
+    ]
+
+
+def test_a_word_that_a_terminal_broke_is_mended() -> None:
+    """A line that is broken within a word is read as if it were not."""
+    text = "RESOURCE_EXHAUSTED: Out of memory while trying to all\nocate 4096 bytes."
+    assert requests(text) == [4096]
+
+
+def test_a_payload_that_quotes_the_message_is_no_second_failure() -> None:
+    """jaxlib appends the compiler's result, which begins with the same sentence."""
+    text = (
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+        "vmem. Used 2.00M of 1.00M vmem. Exceeded vmem capacity by 1.00M. "
+        "[type.googleapis.com/tensorflow.tpu.CompilationResultProto='\\x08\\x08Ran out of memory "
+        "in memory space vmem. Used 2.00M of 1.00M...[truncated]'] [executable_name='jit_f']"
+    )
+    messages = parse_ooms(text)
+    assert [(m.memory_space, m.module) for m in messages] == [("vmem", "jit_f")]

@@ -1,0 +1,229 @@
+"""Every wording of an OOM gives the message that it states, and the look-alikes give none."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hbmwatch import OomMessage, PeakOp, parse_oom, parse_ooms
+from hbmwatch._messages.log_text import flat, strip_log_decoration
+from hbmwatch._messages.parse import WORDINGS, _statements
+
+MESSAGES = Path(__file__).parent / "samples"
+SAMPLES = sorted(file.stem for file in MESSAGES.glob("*.txt"))
+
+Figure = int | str
+
+
+def sample(name: str) -> str:
+    """The text of a sample."""
+    return (MESSAGES / f"{name}.txt").read_text()
+
+
+def expected(name: str) -> OomMessage:
+    """The message that a sample states, from its figures as the sample's author wrote them."""
+    stated: dict[str, Any] = json.loads((MESSAGES / f"{name}.json").read_text())
+    del stated["row"]
+    resolution = {key: coarse for key, coarse in rounded(stated) if coarse}
+    fields: dict[str, Any] = {
+        key: exact(value) if key.endswith("_bytes") else value
+        for key, value in stated.items()
+        if key not in ("totals", "ops", "resolution_bytes")
+    }
+    return OomMessage(
+        sample(name),
+        **fields,
+        totals={key: exact(value) for key, value in stated.get("totals", {}).items()},
+        ops=tuple(op(entry) for entry in stated.get("ops", ())),
+        resolution_bytes=resolution | stated.get("resolution_bytes", {}),
+    )
+
+
+def op(entry: dict[str, Any]) -> PeakOp:
+    """A listed allocation, its sizes from text."""
+    sizes = {key: exact(value) for key, value in entry.items() if key.endswith("_bytes")}
+    return PeakOp(**(entry | sizes | {"stack": tuple(entry.get("stack", ()))}))
+
+
+def rounded(stated: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """How coarse each figure is, by field or total."""
+    for key, value in (stated | stated.get("totals", {})).items():
+        if isinstance(value, str) and re.fullmatch(r"-?[\d.]+[KMGT](iB)?", value):
+            _, unit, decimals = parts(value)
+            yield key, math.ceil(1024**unit / 10**decimals)
+
+
+def exact(value: Figure) -> int:
+    """The bytes of an int or of a text such as "15.75G"."""
+    if isinstance(value, int):
+        return value
+    number, unit, _ = parts(value)
+    return round(number * float(1024**unit))
+
+
+def parts(value: str) -> tuple[float, int, int]:
+    """A size's number, its power of 1024 and its decimals."""
+    number = value.rstrip("KMGTiB")
+    return float(number), "BKMGT".index(value[len(number)]), len(number.partition(".")[2])
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_gives_the_message_that_it_states(name: str) -> None:
+    """Each sample is read whole: every figure, every listed allocation, and nothing else."""
+    assert parse_oom(sample(name)) == expected(name)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_is_one_oom(name: str) -> None:
+    """What belongs to one failure is not reported as several."""
+    assert parse_ooms(sample(name)) == (expected(name),)
+
+
+def rows(text: str) -> list[str]:
+    """The rows of the table that match a text; details, and the entries of a list, left out."""
+    statements = _statements(flat(strip_log_decoration(text)))
+    found = [one.wording for one in statements if one.wording.role != "detail"]
+    return [row.name for row in found if row.role != "entry" or row is found[0]]
+
+
+def test_every_wording_has_a_sample_that_it_alone_matches() -> None:
+    """A sample is filed under its row, and a sample that is named after one has only that."""
+    filed = {name: json.loads((MESSAGES / f"{name}.json").read_text())["row"] for name in SAMPLES}
+    details = {wording.name for wording in WORDINGS if wording.role == "detail"}
+    assert {wording.name for wording in WORDINGS} - details == set(filed.values())
+    named = [name for name in SAMPLES if name == filed[name]]
+    assert {name: {name} for name in named} == {name: set(rows(sample(name))) for name in named}
+    assert [name for name in SAMPLES if filed[name] not in rows(sample(name))] == []
+
+
+HARMLESS = {
+    "a buffer of another program": "Out of memory while trying to allocate a string buffer",
+    "CuPy": (
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,512 bytes "
+        "(allocated so far: 1,600,001,024 bytes)."
+    ),
+    "CuPy with little": "Out of memory allocating 512 bytes (allocated so far: 0 bytes).",
+    "use of a disk": "Total disk usage >= 80G. Used 81G of 80G quota. Exceeded disk capacity by 1G",
+    "use of memory": "Total memory usage >= 10GB. Program memory requirement 16GB",
+    "swap": "Attempting to allocate 4G of swap. Attempting to allocate 512M for the page cache",
+    "a heap": "Not enough memory to allocate 512 MB for the JVM heap",
+    "a policy": "on failure 'out of memory' restart the pod",
+    "a program that fits": (
+        "I0320 03:59:34.722540 855 deepsea_compiler_backend.cc:2152] XLA::TPU program HBM usage: "
+        "72.5K / 31.25G\n"
+        "I0320 03:59:34.722541 855 deepsea_compiler_backend.cc:2163] Total hbm usage >= 281.14M:\n"
+        "I0320 03:59:34.722542 855 deepsea_compiler_backend.cc:2163]     program 72.0K\n"
+        "I0320 03:59:34.722543 855 deepsea_compiler_backend.cc:2167] Program vmem requirement "
+        "143.0K:\nI0320 03:59:34.722544 855 deepsea_compiler_backend.cc:2167] Program hbm "
+        "requirement 72.0K:\n"
+    ),
+    "a program that fits, in Ray": (
+        "(pid=, ip=10.0.0.4) :2163] Total hbm usage >= 281.14M: [repeated 5x across cluster]\n"
+        "(pid=, ip=10.0.0.6) I0320 03:59:34.777634 888 deepsea_compiler_backend.cc:2167] Program "
+        "sflag requirement 228B: [repeated 7x across cluster]\n"
+    ),
+    "an error's name": "It FIT: no `CompileTimeHbmOom`. CompileTimeHbmOom: 0, E1000: 0",
+    "a warning of the BFC allocator": (
+        "2020-05-18 08:20:15.727714: W tensorflow/core/common_runtime/bfc_allocator.cc:239] "
+        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.46GiB with freed_by_count=0. "
+        "The caller indicates that this is not a failure, but this may mean that there could be "
+        "performance gains if more memory were available."
+    ),
+    "its older text": (
+        "W bfc_allocator.cc:217] Ran out of memory trying to allocate 1.18GiB. \nThe caller "
+        "indicates that this is not a failure, but may mean that there could be performance gains "
+        "if more memory is available."
+    ),
+    "a warning of the convolution autotuner": (
+        "W gpu_conv_algorithm_picker.cc:729] Failed to determine best cudnn convolution algorithm: "
+        "Resource exhausted: Out of memory while trying to allocate 16777716 bytes.\n\n"
+        "Convolution performance may be suboptimal."
+    ),
+    "rematerialization": (
+        "W hlo_rematerialization.cc:3282] Can't reduce memory use below 193.77GiB (208055883007 "
+        "bytes) by rematerialization; only reduced to 350.36GiB (376197049916 bytes), down from "
+        "350.79GiB originally"
+    ),
+    "arguments above the base limit": (
+        "The byte size of input/output arguments (34359738368) exceeds the base limit "
+        "(17179869184). This indicates an error in the calculation!"
+    ),
+    "shared memory of a kernel": (
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 4194304,"
+        " available: 101376"
+    ),
+    "tensor memory of a kernel": (
+        "RESOURCE_EXHAUSTED: Tensor memory size limit exceeded: requested 1024, available: 512"
+    ),
+    "shared memory of Mosaic GPU": (
+        "ValueError: Mosaic GPU kernel exceeds available shared memory: smem_bytes=300000 > 232448"
+    ),
+    "ptxas": "ptxas error: Entry function 'fusion' uses too much shared data (0x12000 bytes)",
+    "registers": (
+        "RESOURCE_EXHAUSTED: [0] Failed to load PTX text as a module (register allocation failed)"
+    ),
+    "a scratch limit of the autotuner": (
+        "RESOURCE_EXHAUSTED: Allocating 134217728 bytes exceeds the memory limit of 67108864 bytes."
+    ),
+    "a message of gRPC": (
+        "RESOURCE_EXHAUSTED: Received message larger than max (123456789 vs. 4194304)"
+    ),
+    "a quota": (
+        "google.api_core.exceptions.ResourceExhausted: 429 RESOURCE_EXHAUSTED: Quota exceeded for "
+        "quota metric 'TPU v5e' and limit 'memory'"
+    ),
+    "open files": "RESOURCE_EXHAUSTED: /data/shard-00001.array_record; Too many open files",
+    "threads": "Thread tf_device_initialization creation via pthread_create() failed. (11 vs. 0)",
+    "no more threads": "RuntimeError: can't start new thread",
+    "disk": "OSError: [Errno 28] No space left on device",
+    "shm": "NCCL WARN Call to posix_fallocate failed : No space left on device",
+    "NumPy": (
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB for an array with "
+        "shape (1000, 1000, 1000) and data type float64"
+    ),
+    "bad_alloc": "MemoryError: std::bad_alloc",
+    "fork": "OSError: [Errno 12] Cannot allocate memory",
+    "the kernel": "Memory cgroup out of memory: Killed process 2908 (python) total-vm:208060kB",
+    "a RET_CHECK": (
+        "Not Enough GPU memory? INTERNAL: RET_CHECK failure "
+        "(external/xla/xla/service/gpu/gpu_compiler.cc:627) dnn != nullptr"
+    ),
+    "an FFT plan that is not there": (
+        "INTERNAL: RET_CHECK failure (fft_thunk.cc:143) fft_plan != nullptr Failed to create cuFFT "
+        "batched plan with scratch allocator."
+    ),
+    "cuDNN with free memory": (
+        "E0514 15:42:22.522887 3766360 cuda_dnn.cc:532] Could not create cudnn handle: "
+        "CUDNN_STATUS_INTERNAL_ERROR\nE0514 15:42:22.536489 3766360 cuda_dnn.cc:536] Memory usage: "
+        "16601251840 bytes free, 16928342016 bytes total."
+    ),
+    "a library that does not start": (
+        "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above."
+    ),
+    "NCCL without a reason": (
+        "INTERNAL: nccl_utils.cc:275: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) "
+        "failed: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"
+    ),
+    "a pool of semaphores": "INTERNAL: All 8 elements in the host memory pool are in use.",
+    "an option": "ValueError: memory_fraction 0.9 leaves 1.5GiB of memory; RESOURCE_EXHAUSTED is 8",
+    "a wrong program": "INVALID_ARGUMENT: E0102: RuntimeProgramInputMismatch: Executable expected",
+    "an access": "INTERNAL: CUDA error: an illegal memory access was encountered",
+    "statistics": "Stats: \nLimit: 17036574720\nInUse: 12345678848\nMaxInUse: 13345678848",
+    "PyTorch": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 15.78 GiB of which 1.34 GiB is free."
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_only_looks_like_an_oom_is_none(name: str) -> None:
+    """Other limits, warnings and host errors are no device-memory OOM, on one line or several."""
+    text = HARMLESS[name]
+    assert [parse_oom(text), parse_oom(text.replace(" ", "\n"))] == [None, None]

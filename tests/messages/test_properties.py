@@ -1,0 +1,235 @@
+"""The parser on random figures, random wrappings, damaged texts and very long ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hbmwatch import OomMessage, parse_oom, parse_ooms
+from tests.messages.test_wrapped import MESSAGES, SAMPLES, WRAPPINGS, without_text
+
+TEXTS = {name: (MESSAGES / f"{name}.txt").read_text() for name in SAMPLES}
+
+# Each with its figures in the places of fields; "#" marks whole bytes, "@" one of XLA:GPU's sizes.
+TEMPLATES = (
+    "Ran out of memory in memory space {memory_space}. Used {used} of {limit} {memory_space}. "
+    "Exceeded {memory_space} capacity by {exceeded_by}.",
+    "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+    "temporaries ({used}) exceeds available HBM ({limit}). HLO module: {module}.\nSee "
+    "https://openxla.org/xla/errors/error_1000 for more details.",
+    "Allocation (size={#requested}) would exceed memory (size={#limit}) :: #allocation7 "
+    "[shape = 'u8[8,128]{{1,0}}', space={memory_space}, size = 0xffffffffffffffff, tag = ''",
+    "Compilation failure: Aborting compilation early because it's unlikely to have enough device "
+    "memory. Requires {used}, has {limit} available.",
+    "TPU TensorCore Hbm usage: 34.82G, SparseCore Hbm usage 174.10G, exceeding available bytes: "
+    "{limit}",
+    "Ran out of memory in memory space {memory_space} while allocating on stack for x. Scoped "
+    "allocation with size {requested} and limit {limit} exceeded scoped {memory_space} limit by "
+    "{exceeded_by}.",
+    "Error allocating device buffer: Attempting to allocate {requested}. That was not possible. "
+    "There are {free} free. Due to fragmentation, the largest contiguous region of free memory is "
+    "{largest_free}.; (0x0x0_HBM0)",
+    "Error loading program '{module}': Attempting to reserve {requested} at the bottom of memory. "
+    "That was not possible. There are {free} free, 0B reserved, and 1.00G reservable.",
+    "Failed to allocate request for {@requested} ({#requested}B) on device ordinal 0",
+    "Out of memory while trying to allocate {#requested} bytes.",
+    "Out of memory while trying to allocate {@requested}. [executable_name='{module}']",
+    "Out of memory while trying to allocate {@requested} with allocator GPU_0_bfc on device 0.",
+    "Out of host memory while trying to allocate {#requested} bytes. Please set",
+    "Failed to allocate {#requested} bytes for new constant",
+    "Allocator (GPU_0_bfc) ran out of memory trying to allocate {@requested}.",
+    "cuMemAllocAsync failed to allocate {#requested} bytes: x\n Reported by CUDA: Free "
+    "memory/Total memory: {#free}/{#limit}\nE gpu_cudamallocasync_allocator.cc:364] Stats:",
+    "Not enough PA budget: pa_allocated=0B, allocation_size={#requested}B, pa_budget={#limit}B",
+    "could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED\nMemory usage: {#free} bytes free, "
+    "{#limit} bytes total.",
+    "Failed to allocate a {#requested}-byte pinned host staging buffer for a transfer.",
+    "Out of memory allocating {#requested} bytes.",
+)
+FIGURES = ("requested", "used", "limit", "free", "largest_free", "exceeded_by")
+
+
+def tpu_size(size_bytes: int, suffix: str = "") -> str:
+    """A size as XLA:TPU prints it."""
+    power = max(p for p in range(6) if size_bytes >= 1024**p or p == 0)
+    if power == 0:
+        return f"{size_bytes}B"
+    decimals = 1 if power == 1 else 2
+    return f"{size_bytes / 1024**power:.{decimals}f}{'BKMGTP'[power]}{suffix}"
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(TEMPLATES),
+    st.fixed_dictionaries({name: st.integers(0, 2**50) for name in FIGURES}),
+    st.from_regex(r"jit_[A-Za-z0-9_]{1,20}", fullmatch=True),
+    st.sampled_from(["hbm", "vmem", "smem", "cmem", "sflag"]),
+)
+def test_a_wording_with_any_figures_is_read_back(
+    template: str, sizes: Mapping[str, int], module: str, memory_space: str
+) -> None:
+    """Each figure of a template comes back, whole or within its rounding, and no other does."""
+    printed = {name: tpu_size(size) for name, size in sizes.items()}
+    printed |= {f"#{name}": str(size) for name, size in sizes.items()}
+    printed |= {f"@{name}": tpu_size(size, "iB") for name, size in sizes.items()}
+    text = template.format(**printed, module=module, memory_space=memory_space)
+    message = parse_oom(text)
+    assert message is not None
+    for name, size in sizes.items():
+        stated = getattr(message, f"{name}_bytes")
+        if not any(f"{{{mark}{name}}}" in template for mark in ("", "#", "@")):
+            assert stated is None, name
+            continue
+        assert abs(stated - size) <= message.resolution_bytes.get(f"{name}_bytes", 0), name
+    assert message.module == (module if "{module}" in template else None)
+    if "{memory_space}" in template:
+        assert message.memory_space == memory_space
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(SAMPLES), st.lists(st.sampled_from(sorted(WRAPPINGS)), max_size=3))
+def test_wrappings_inside_of_each_other_do_not_change_what_is_read(
+    name: str, wrappings: list[str]
+) -> None:
+    """A quoted log of a log still gives the same message."""
+    text = TEXTS[name]
+    for place, wrapping in enumerate(wrappings):
+        # A fold around a log breaks what the log puts before its lines, and letters like "\\n";
+        # source text is read where it stands by itself.
+        alone = "broken" in wrapping or wrapping == "source"
+        if not alone or (place == 0 and (wrapping != "source" or len(wrappings) == 1)):
+            text = WRAPPINGS[wrapping](text)
+    assert without_text(parse_oom(text)) == without_text(parse_oom(TEXTS[name]))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text())
+def test_any_text_is_read_without_an_exception(text: str) -> None:
+    """Whatever is pasted, the answer is a message or None."""
+    message = parse_oom(text)
+    assert message is None or message.text == text
+    assert (message is None) == (parse_ooms(text) == ())
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from(SAMPLES),
+    st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 40), st.text(max_size=8)), max_size=6),
+)
+def test_a_damaged_message_is_read_without_an_exception(
+    name: str, damages: list[tuple[int, int, str]]
+) -> None:
+    """Letters lost, doubled and put in do not make the parser fail."""
+    text = TEXTS[name]
+    for place, length, more in damages:
+        text = text[:place] + more + text[place + length :]
+    assert all(isinstance(message, OomMessage) for message in parse_ooms(text))
+    assert (parse_oom(text) is None) == (parse_ooms(text) == ())
+
+
+SIZES = tuple(f.name for f in dataclasses.fields(OomMessage) if f.name.endswith("_bytes"))
+
+
+# Their sentence ends in a bare number, so nothing tells that it was cut.
+BARE_END = {"gpu-driver--context", "host-alloc-size", "host-transfer"}
+CUT = [name for name in SAMPLES if len(TEXTS[name]) < 3000 and name not in BARE_END]
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_text_cut_anywhere_claims_no_figure_that_the_whole_does_not(name: str) -> None:
+    """Cut after any letter, a figure is the whole text's, within its rounding, or None."""
+    text = TEXTS[name]
+    whole = parse_oom(text)
+    assert whole is not None
+    for cut in range(len(text)):
+        message = parse_oom(text[:cut])
+        for field in SIZES if message else ():
+            if field != "resolution_bytes" and (size := getattr(message, field)) is not None:
+                coarse = message.resolution_bytes.get(field, 0) if message else 0
+                allowed = getattr(whole, field)
+                assert allowed is not None and abs(size - allowed) <= coarse, (text[:cut], field)
+
+
+MEGABYTES = 10
+SENTENCE = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.00G of 1.00G hbm."
+LOG = "2026-03-01 10:00:00.123456: I external/xla/xla/client.cc:12] step 7, memory in use 12 GiB\n"
+LONG = {
+    "a log without an OOM": LOG,
+    "a log of vLLM": "(EngineCore pid=106339) ERROR 06-03 07:41:11 [core.py:1184]      return x\n",
+    "near misses": "Ran out of memory in\n",
+    "near misses of a space": "Ran out of memory in memory space \n",
+    "near misses of an allocation": "Allocation (size=1) would exceed \n",
+    "near misses of a request": "Failed to allocate 5 x\n",
+    "warnings": "Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.00GiB with freed_by_"
+    "count=0. The caller indicates that this is not a failure.\n",
+    "open brackets": "[",
+    "open brackets on lines": "[core\n",
+    "open payloads": "[a='",
+    "open quotes": "Error loading program '",
+    "open shapes": "#allocation1 [shape = '",
+    "backslashes": "\\",
+    "escaped breaks": "\\n",
+    "boxes": "│ memory ",
+    "half a box": "│ ",
+    "escaped letters": "\\u003e memory",
+    "line breaks": "\n",
+    "spaces": " ",
+    "one letter": "a",
+    "one hint": "hbm ",
+    "hints in open brackets": "[memory\n",
+    "digits": "1",
+    "open code": "`hbm ",
+    "source": '"\n "memory ',
+    "source that ends": 'memory" \n',
+    "comments": "# memory\n",
+    "capacities": "Exceeded hbm capacity by ",
+    "references": "&#1; memory",
+    "syslog": "Mar  1 10:00:00 host memory: x\n",
+}
+
+
+def seconds(text: str) -> tuple[float, OomMessage | None]:
+    """The CPU time that a text takes, the least of up to three times, and its message."""
+    took: list[float] = []
+    while not took or (min(took) >= 2 and len(took) < 3):
+        start = time.process_time()
+        message = parse_oom(text)
+        took.append(time.process_time() - start)
+    return min(took), message
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_ten_megabytes_without_an_oom_take_less_than_two_seconds(name: str) -> None:
+    """Nothing that repeats makes the parser go back over what it has read."""
+    text = LONG[name] * (MEGABYTES * 10**6 // len(LONG[name]))
+    took, message = seconds(text)
+    assert message is None
+    assert took < 2
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_an_oom_at_the_end_of_ten_megabytes_is_found(name: str) -> None:
+    """What stands before an OOM changes neither its figures nor much of the time."""
+    text = LONG[name] * (MEGABYTES * 10**6 // len(LONG[name])) + "\n" + SENTENCE
+    took, message = seconds(text)
+    assert message is not None
+    assert (message.used_bytes, message.limit_bytes) == (2 * 2**30, 2**30)
+    assert took < 2
+
+
+def test_every_sample_has_a_word_that_a_long_log_is_searched_for() -> None:
+    """An OOM is found in a long log too, by a word that each wording has."""
+    filler = LOG.replace("memory", "m") * 1000
+    found = {name: parse_oom(filler + TEXTS[name] + "\n" + filler) for name in SAMPLES}
+    assert [name for name, message in found.items() if message is None] == []
+
+
+def test_samples_are_there() -> None:
+    """The tables above would pass without any sample; there are some."""
+    assert len(SAMPLES) > 100 and Path(MESSAGES).is_dir()

@@ -1,0 +1,116 @@
+"""Whatever a log, a terminal or a quote puts around a message, the same message is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hbmwatch import OomMessage, parse_oom
+
+MESSAGES = Path(__file__).parent / "samples"
+SAMPLES = sorted(file.stem for file in MESSAGES.glob("*.txt"))
+
+
+def each_line(prefix: str) -> Callable[[str], str]:
+    """Puts a prefix before each line."""
+    return lambda text: "\n".join(prefix + line for line in text.split("\n"))
+
+
+def coloured(text: str) -> str:
+    """Red, line by line, the status bold."""
+    bold = text.replace("RESOURCE_EXHAUSTED", "\x1b[1mRESOURCE_EXHAUSTED\x1b[22m")
+    return "\n".join(f"\x1b[31m{line}\x1b[0m" for line in bold.split("\n"))
+
+
+def rewrapped(width: int) -> Callable[[str], str]:
+    """Breaks all lines at spaces, as a mail program does."""
+    return lambda text: "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        for line in text.split("\n")
+    )
+
+
+def boxed(text: str) -> str:
+    """A panel, as rich prints it."""
+    return "\n".join(f"│ {line:<120} │" for line in text.split("\n"))
+
+
+def traceback(text: str) -> str:
+    """The exception at the end of a traceback, with more of the program's output behind it."""
+    return (
+        'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n'
+        "    state, loss = step(state, batch)  # ran out of time\n"
+        f"jaxlib.xla_extension.XlaRuntimeError: {text}\n"
+        "srun: error: node7: task 3: Exited with exit code 1\n"
+    )
+
+
+def source(text: str) -> str:
+    """A literal of Python source, a line for each."""
+    lines = (json.dumps(line + "\n") for line in text.split("\n"))
+    return "OOM = (\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
+
+
+WRAPPINGS: dict[str, Callable[[str], str]] = {
+    "exception class": lambda text: f"jax.errors.JaxRuntimeError: {text}",
+    "numbered": lambda text: f"2 root error(s) found.\n  (0) {text}",
+    "torchrun": each_line("[rank0]: "),
+    "mpirun": each_line("[1,2]<stderr>:"),
+    "colour": coloured,
+    "colour as text": lambda text: coloured(text).replace("\x1b", "\\x1b"),
+    "Ray": each_line("(RayTrainWorker pid=1234, ip=10.0.0.7) "),
+    "Ray in colour": each_line("\x1b[36m(step pid=1234)\x1b[0m "),
+    "vLLM": each_line("(EngineCore pid=106339) ERROR 06-03 07:41:11 [core.py:1184] "),
+    "timestamps": each_line("2026-03-01 10:00:00.123456: "),
+    "ISO timestamps": each_line("2026-03-01T10:00:00Z "),
+    "logging": each_line("2026-03-01 10:00:00,123 ERROR "),
+    "absl": each_line("E0601 10:00:00.123456 140408571025152 train.py:81] "),
+    "XLA in absl": each_line(
+        "I0226 14:42:37.250163 1398 run.py:247] 2022-02-26 05:42:37.249592: E "
+        "external/xla/xla/pjrt/client.cc:764] "
+    ),
+    "srun": each_line("12: "),
+    "compose": each_line("worker-1  | "),
+    "Kubernetes": each_line("2026-03-01T10:00:00.123456789Z stderr F "),
+    "syslog": each_line("Mar  1 10:00:00 tpu-vm-0 python3[1234]: "),
+    "loguru": each_line("2026-03-01 10:00:00.123 | ERROR    | train:step:81 - "),
+    "a comment": each_line("# "),
+    "a comment of C++": each_line("    // "),
+    "source": source,
+    "lines of HTML": lambda text: text.replace("\n", "<br>").replace("'", "&#39;"),
+    "mail": each_line("> > "),
+    "pytest": each_line("E       "),
+    "indented": each_line("        "),
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "repr": lambda text: repr(RuntimeError(text)),
+    "JSON": lambda text: json.dumps({"severity": "ERROR", "message": text}),
+    "JSON of a repr": lambda text: json.dumps({"error": repr(text)}),
+    "HTML": lambda text: text.replace(">", "&gt;").replace("<", "&lt;").replace('"', "&quot;"),
+    "broken at 60": rewrapped(60),
+    "broken at 20": rewrapped(20),
+    "broken at each space": lambda text: text.replace(" ", "\n"),
+    "a box": boxed,
+    "a traceback": traceback,
+    "a traceback of rank 3": lambda text: each_line("[rank3]: ")(traceback(text)),
+}
+
+
+def without_text(message: OomMessage | None) -> OomMessage | None:
+    """A message whose text does not count."""
+    return message and dataclasses.replace(message, text="")
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_a_wrapped_message_is_read_as_the_bare_one(wrapping: str) -> None:
+    """Every sample means the same inside of a wrapping; its text is the text that was given."""
+    texts = {name: (MESSAGES / f"{name}.txt").read_text() for name in SAMPLES}
+    bare = {name: without_text(parse_oom(text)) for name, text in texts.items()}
+    wrapped = {name: WRAPPINGS[wrapping](text) for name, text in texts.items()}
+    read = {name: parse_oom(text) for name, text in wrapped.items()}
+    assert {name: without_text(message) for name, message in read.items()} == bare
+    assert [message and message.text for message in read.values()] == list(wrapped.values())

@@ -1,0 +1,198 @@
+"""load_peak_summary: which file, which module, which reader."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hbmwatch
+from hbmwatch import PeakSummary, ProfileError, load_peak_summary
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import parse_program
+from hbmwatch._xla.xspace import make_xspace, pack_modules
+from tests import programs
+
+Reader = Literal["hbmwatch", "xprof"]
+READERS = ("hbmwatch", pytest.param("xprof", marks=programs.needs_xprof))
+
+
+def keep(logdir: Path, xspace: bytes, run: str = "run", host: str = "host") -> Path:
+    """Lay a profile down where `xprof --logdir` looks for it; returns the file."""
+    folder = logdir / "plugins" / "profile" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{host}.xplane.pb"
+    file.write_bytes(xspace)
+    return file
+
+
+def module(name: str, program: str = "train", platform: str = "tpu") -> bytes:
+    """A profile of one module, under a name of our own."""
+    plain, _, number = name.rstrip(")").rpartition("(")
+    proto = programs.compiled(program, platform).hlo_proto
+    return make_xspace(plain, int(number), proto, "host")
+
+
+def own(name: str, program: str = "train", platform: str = "tpu") -> PeakSummary:
+    """The summary of that module."""
+    proto = programs.compiled(program, platform).hlo_proto
+    return peak_summary(parse_program(proto, name))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_a_run_and_a_file_are_the_same(tmp_path: Path, reader: Reader) -> None:
+    """The path may be the log folder, the run folder or the xplane; both readers give the same."""
+    found = programs.compiled("train", "tpu")
+    file = keep(tmp_path, found.xspace)
+    expected = [peak_summary(found.program)] * 3
+    places: list[Path | str] = [tmp_path, file.parent, str(file)]
+    read = [load_peak_summary(place, module=found.name, reader=reader) for place in places]
+    assert expected == read
+    assert [file] == list(file.parent.iterdir())
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_profile_that_a_bare_trace_made(tmp_path: Path, failing: bool) -> None:
+    """jax.profiler.trace around a step, whether it ran or ran out of memory."""
+
+    @jax.jit
+    def barely_traced(x: jax.Array) -> jax.Array:
+        size = 2**24 if failing else 2**6
+        return jnp.outer(jnp.zeros(size), jnp.zeros(size)).at[0, 0].add(x)
+
+    with jax.profiler.trace(str(tmp_path)):
+        try:
+            jax.block_until_ready(barely_traced(jnp.float32(1)))
+        except jax.errors.JaxRuntimeError:
+            assert failing
+        else:
+            assert not failing
+    summary = load_peak_summary(tmp_path, module="jit_barely_traced")
+    assert summary.output_bytes == 4 * (2**48 if failing else 2**12)
+
+
+def test_of_several_runs_the_newest_is_read(tmp_path: Path) -> None:
+    """By the time at which the profile was written, whatever the run is called."""
+    for age, (run, name) in enumerate([("a", "jit_f(1)"), ("b", "jit_g(2)"), ("0", "jit_h(3)")]):
+        file = keep(tmp_path, module(name), run)
+        os.utime(file, (1_700_000_000 - age, 1_700_000_000 - age))
+    assert load_peak_summary(tmp_path).program_id == 1
+    os.utime(tmp_path / "plugins/profile/0/host.xplane.pb", (1_800_000_000, 1_800_000_000))
+    assert load_peak_summary(tmp_path).program_id == 3
+    keep(tmp_path, module("jit_i(4)"), "gone").unlink()
+    (tmp_path / "plugins/profile/gone/host.xplane.pb").symlink_to(tmp_path / "nowhere")
+    assert load_peak_summary(tmp_path).program_id == 3
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_of_several_modules_the_largest_peak_is_taken(tmp_path: Path, reader: Reader) -> None:
+    """Of all hosts, unless a module is asked for; one damaged host file does not hide the rest."""
+    keep(tmp_path, module("jit_step(1)", "small"), host="one")
+    keep(tmp_path, module("jit_train_step(2)"), host="two")
+    keep(tmp_path, module("jit_train_step(3)", "donated")[:-100], host="three")
+    assert load_peak_summary(tmp_path, reader=reader) == own("jit_train_step(2)")
+    asked = load_peak_summary(tmp_path, module="jit_step", reader=reader)
+    assert asked == own("jit_step(1)", "small")
+
+
+def test_a_module_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    """The largest of those that can be read; asked for by name, the broken one says why."""
+    broken = pack_modules([("jit_broken", 1, b"\xff\xff")], "host")
+    file = keep(tmp_path, broken + module("jit_train(2)"))
+    assert load_peak_summary(file) == own("jit_train(2)")
+    with pytest.raises(ProfileError, match=r"the HloProto of jit_broken\(1\) is damaged"):
+        load_peak_summary(file, module="jit_broken")
+
+
+def test_one_name_for_several_modules_is_ambiguous(tmp_path: Path) -> None:
+    """ "jit_step" with two signatures: the error lists what to ask for, and its modules."""
+    there = ("jit_step(8)", "jit_step(10)", "jit_other(2)")
+    keep(tmp_path, b"".join(module(name) for name in there))
+    with pytest.raises(ProfileError) as caught:
+        load_peak_summary(tmp_path, module="jit_step")
+    assert str(caught.value).endswith("choose one of jit_step(8), jit_step(10)")
+    assert (caught.value.path, caught.value.modules) == (str(tmp_path), there)
+    assert load_peak_summary(tmp_path, module="jit_step(10)") == own("jit_step(10)")
+    assert load_peak_summary(tmp_path, module="jit_other").program_id == 2
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_hosts_with_different_programs_of_one_name(tmp_path: Path, reader: Reader) -> None:
+    """GPU ids are small counters: jit_train_step(4) of two hosts are told apart by a number."""
+    keep(tmp_path, module("jit_train_step(4)"), host="a")
+    keep(tmp_path, module("jit_train_step(4)", "donated"), host="b")
+    keep(tmp_path, module("jit_train_step(4)"), host="c")
+    choice = r"choose one of jit_train_step\(4\) #1, jit_train_step\(4\) #2$"
+    with pytest.raises(ProfileError, match=choice):
+        load_peak_summary(tmp_path, module="jit_train_step(4)")
+    for number, program in [(1, "train"), (2, "donated")]:
+        wanted = f"jit_train_step(4) #{number}"
+        summary = load_peak_summary(tmp_path, module=wanted, reader=reader)
+        assert summary == own("jit_train_step(4)", program)
+
+
+def test_a_module_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
+    """At most twenty of them in the text; all of them in the error's modules."""
+    names = tuple(f"jit_f({number})" for number in range(30))
+    keep(tmp_path, pack_modules([("jit_f", number, b"x") for number in range(30)], "host"))
+    with pytest.raises(ProfileError, match=r"holds no module 'jit_g'.* and 10 more$") as caught:
+        load_peak_summary(tmp_path, module="jit_g")
+    assert caught.value.modules == names
+
+
+def test_what_holds_no_profile_is_a_sentence(tmp_path: Path) -> None:
+    """A path that is not there, a folder without runs, a file cut short, one without modules."""
+    with pytest.raises(ProfileError, match="there is no profile at .*nowhere: no such file"):
+        load_peak_summary(tmp_path / "nowhere")
+    with pytest.raises(ProfileError, match="expected plugins/profile/RUN/HOST.xplane.pb"):
+        load_peak_summary(tmp_path)
+    file = keep(tmp_path, module("jit_f(1)")[:-1])
+    with pytest.raises(ProfileError, match=r"host\.xplane\.pb is damaged"):
+        load_peak_summary(tmp_path)
+    file.write_bytes(b"")
+    with pytest.raises(ProfileError, match=r"host\.xplane\.pb is empty \(0 bytes\)"):
+        load_peak_summary(tmp_path)
+    file.write_bytes(pack_modules([], "host"))
+    with pytest.raises(ProfileError, match="holds no HLO module"):
+        load_peak_summary(tmp_path)
+
+
+def test_choices_that_there_are_not_are_value_errors(tmp_path: Path) -> None:
+    """A memory space or a reader that is not known lists those that are, before any reading."""
+    with pytest.raises(ValueError, match="unknown memory_space 'hmb': choose one of 'hbm', 'vmem'"):
+        load_peak_summary(tmp_path, memory_space="hmb")
+    with pytest.raises(ValueError, match="unknown reader 'x': choose one of 'hbmwatch', 'xprof'"):
+        load_peak_summary(tmp_path, reader="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_memory_space_can_be_asked_for(tmp_path: Path, reader: Reader) -> None:
+    """VMEM of a program that prefetches to it, with buffers that HBM does not have."""
+    found = programs.compiled("small", "tpu")
+    keep(tmp_path, found.xspace)
+    summary = load_peak_summary(tmp_path, module=found.name, memory_space="vmem", reader=reader)
+    assert summary == peak_summary(found.program, "vmem")
+    assert summary.peak_bytes > 0 and {op.memory_space for op in summary.ops} == {"vmem"}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_profile_in_a_folder_that_cannot_be_written(tmp_path: Path, reader: Reader) -> None:
+    """Neither reader writes beside the profile: a read-only copy is read as well."""
+    found = programs.compiled("train", "tpu")
+    file = keep(tmp_path, found.xspace)
+    file.chmod(0o444)
+    file.parent.chmod(0o555)
+    try:
+        summary = load_peak_summary(tmp_path, module=found.name, reader=reader)
+    finally:
+        file.parent.chmod(0o755)
+    assert summary == peak_summary(found.program)
+
+
+def test_it_is_public() -> None:
+    """hbmwatch.load_peak_summary is the one that is tested here."""
+    assert hbmwatch.load_peak_summary is load_peak_summary

@@ -1,0 +1,111 @@
+"""Sizes as XLA prints them, and as we print them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hbmwatch._records.sizes import COUNT, SIZE, Size, format_size, read_size
+
+K, M, G, T, E = 2**10, 2**20, 2**30, 2**40, 2**60
+
+READ = {
+    "0B": Size(0, 0),
+    "512B": Size(512, 0),
+    "268435456B": Size(268435456, 0),
+    "214748364800 bytes": Size(214748364800, 0),
+    "1 byte": Size(1, 0),
+    "4096": Size(4096, 0),
+    "4,237,689,856 bytes": Size(4237689856, 0),
+    "-2,735,391,744": Size(-2735391744, 0),
+    "4.0K": Size(4 * K, 103),
+    "384.0KiB": Size(384 * K, 103),
+    "15.5K": Size(15872, 103),
+    "530.00M": Size(530 * M, 10486),
+    "6.00MiB": Size(6 * M, 10486),
+    "15.75G": Size(15 * G + 768 * M, 10737419),
+    "6.94 GiB": Size(7451768259, 10737419),
+    "-2.55G": Size(-2738041651, 10737419),
+    "1.50T": Size(T + T // 2, 10995116278),
+    "2.00E": Size(2 * E, 11529215046068470),
+    "2G": Size(2 * G, G),
+    "0x10000000": Size(268435456, 0),
+}
+
+
+@pytest.mark.parametrize("text", READ)
+def test_a_size_is_read_with_its_rounding(text: str) -> None:
+    """Every unit is a power of 1024, and the rounding is the last printed digit's."""
+    assert read_size(text) == READ[text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "unknown size",
+        "G",
+        "15.75X",
+        "1.2.3G",
+        "0xffffffffffffffff",
+        "18446744073709551615",
+        "9" * 5000,
+        "0x",
+        "12 34",
+        "--1",
+    ],
+)
+def test_what_states_no_size_is_none(text: str) -> None:
+    """Neither words nor XLA's sentinel for a size that it does not know are a size."""
+    assert read_size(text) is None
+
+
+def printed(size_bytes: int, suffix: str) -> str:
+    """A size as XLA prints it: whole bytes, K with one decimal, the others with two."""
+    power, unit = max(
+        ((p, u) for p, u in enumerate("BKMGTPE") if abs(size_bytes) >= 1024**p or p == 0)
+    )
+    if power == 0:
+        return f"{size_bytes}B"
+    return f"{size_bytes / 1024**power:.{1 if power == 1 else 2}f}{unit}{suffix}"
+
+
+@given(st.integers(-(2**62), 2**62), st.sampled_from(["", "iB"]))
+def test_a_printed_size_is_read_back_within_its_rounding(size_bytes: int, suffix: str) -> None:
+    """The true size is not farther from the one that is read than its resolution says."""
+    text = printed(size_bytes, suffix)
+    size = read_size(text)
+    assert size is not None
+    assert abs(size.size_bytes - size_bytes) <= size.resolution_bytes
+    assert re.fullmatch(SIZE, text)
+
+
+@given(st.integers(0, 2**64 - 2))
+def test_whole_bytes_are_read_exactly(size_bytes: int) -> None:
+    """Plain, grouped, with a unit and in hex: a size that is printed whole is read whole."""
+    texts = (f"{size_bytes}", f"{size_bytes:,}", f"{size_bytes} bytes", f"{size_bytes:#x}")
+    assert {read_size(text) for text in texts} == {Size(size_bytes, 0)}
+    assert all(re.fullmatch(COUNT, text) for text in texts if " " not in text)
+
+
+@given(st.text())
+def test_any_text_is_read_without_an_exception(text: str) -> None:
+    """A text that is no size is None, never an error."""
+    size = read_size(text)
+    assert size is None or size.resolution_bytes >= 0
+
+
+def test_a_size_is_printed_for_a_person() -> None:
+    """Two decimals from GiB on, whole numbers where they are enough."""
+    sizes = (0, 1, 1536, 256 * M, 15 * G + 768 * M, -3 * M)
+    assert [format_size(size) for size in sizes] == [
+        "0 B",
+        "1 B",
+        "1.5 KiB",
+        "256 MiB",
+        "15.75 GiB",
+        "-3 MiB",
+    ]

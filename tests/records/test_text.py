@@ -1,0 +1,125 @@
+"""The report as a person reads it: golden texts of stored real reports, and untrusted text."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hbmwatch import DeviceMemory, OomMessage, OomReport, PeakOp
+from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import clean
+from hbmwatch._report.text import headline
+
+# Each <case>.json is a report that a real failure gave, and <case>.txt how it reads.
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = sorted(file.stem for file in GOLDEN.glob("*.json"))
+
+
+def stored(case: str) -> OomReport:
+    """A stored report."""
+    return OomReport.from_dict(json.loads((GOLDEN / f"{case}.json").read_text()))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_report_reads_as_its_golden_text(case: str) -> None:
+    """The text is the golden file's; HBMWATCH_UPDATE_GOLDEN=1 writes that instead."""
+    report = stored(case)
+    text = f"{headline(report)}\n\n{report}\n\n{report.summary}\n"
+    file = GOLDEN / f"{case}.txt"
+    if os.environ.get("HBMWATCH_UPDATE_GOLDEN") == "1":
+        file.write_text(text)
+
+    assert text == file.read_text()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_report_fits_a_terminal(case: str) -> None:
+    """Below 100 columns, at most about 40 lines, no colour."""
+    lines = str(stored(case)).splitlines()
+
+    assert max(map(len, lines)) < 100
+    assert len(lines) <= 45
+    assert all(line.isprintable() for line in lines)
+
+
+SIZES = {
+    0: "0 B",
+    1023: "1023 B",
+    1024: "1 KiB",
+    1536: "1.5 KiB",
+    268435456: "256 MiB",
+    16911433728: "15.75 GiB",
+    2**50: "1.00 PiB",
+    -(2**20): "-1 MiB",
+    2**73: "8192.00 EiB",
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_read_in_binary_units(size: int) -> None:
+    """Three digits or two decimals, base 1024."""
+    assert format_size(size) == SIZES[size]
+
+
+@given(st.text(max_size=400), st.integers(10, 200))
+def test_foreign_text_comes_out_harmless(text: str, width: int) -> None:
+    """No control, escape or bidirectional character, and no more than the width."""
+    shown = clean(text, width)
+
+    assert len(shown) <= width
+    assert not any(ord(c) < 32 or c in "\x7f\x1b\u202e\u2066\u200b" for c in shown)
+
+
+HOSTILE = "\x1b[31m\u202e{0}%s<script>\r\n" + "x" * 10_000
+
+
+def hostile_report() -> OomReport:
+    """A report in which every foreign text is hostile."""
+    op = PeakOp(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 2**30, 2**30, "parameter", source=HOSTILE)
+    message = OomMessage(HOSTILE, ops=(op,), module=HOSTILE, memory_space=HOSTILE)
+    return OomReport(
+        message,
+        device=DeviceMemory(HOSTILE, 1),
+        notes=(HOSTILE,),
+        missing=(HOSTILE,),
+        function=HOSTILE,
+        logdir=HOSTILE,
+        versions={HOSTILE: HOSTILE},
+    )
+
+
+def test_a_hostile_report_comes_out_harmless() -> None:
+    """Whatever names and messages hold, the text is printable, short, and on lines of its own."""
+    text = str(hostile_report())
+
+    assert all(line.isprintable() and len(line) < 220 for line in text.split("\n"))
+    assert len(text) < 4_000
+
+
+def test_scalars_are_flat_numbers_that_are_known() -> None:
+    """Each figure of a stored report has a flat name, and what is not known is left out."""
+    report = stored("train")
+    scalars = report.scalars()
+
+    assert report.summary is not None
+    assert scalars["hbm/peak/peak_bytes"] == report.summary.peak_bytes
+    assert scalars["hbm/message/limit_bytes"] == report.message.limit_bytes
+    assert "hbm/message/free_bytes" not in scalars
+    assert all(isinstance(value, (int, float)) for value in scalars.values())
+    assert {f"hbm/breakdown/{name}_bytes" for name in report.breakdown} <= scalars.keys()
+
+
+def test_the_summary_shows_as_many_rows_as_asked_for() -> None:
+    """`top` bounds the rows, and the rest is one line."""
+    report = stored("train")
+    summary: Any = report.summary
+    text = summary.text(top=2)
+
+    assert len(text.splitlines()) == 5
+    assert text.splitlines()[-1].strip().startswith("and ")

@@ -1,0 +1,216 @@
+"""What changed between two peaks, on real compiles and on small tables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hbmwatch import PeakOp, PeakSummary
+from hbmwatch._records.sizes import format_size
+from hbmwatch._report.diff import Change, Group, changes, diff_dict, diff_text
+from hbmwatch._xla.peak import peak_summary
+from tests import programs
+
+GIB = 2**30
+# 17.5 GiB and more in each variant: a TPU v5e has 15.75, and a compile that fails is quick.
+BATCH, WIDTH, DEPTH = 163840, 8192, 8
+
+
+@functools.cache
+def _peak(
+    batch: int = BATCH,
+    depth: int = DEPTH,
+    dtype: str = "float32",
+    donate: bool = False,
+    wrap: Callable[..., Any] = lambda layer: layer,
+) -> PeakSummary:
+    """The peak of a train step on the TPU compiler."""
+
+    @wrap
+    def layer(x: Any, w: Any) -> Any:
+        return jax.nn.relu(x @ w)
+
+    def loss(p: list[Any], x: Any) -> Any:
+        for w in p:
+            x = layer(x, w)
+        return jnp.sum(x * x)
+
+    def step(p: list[Any], x: Any) -> Any:
+        grads = jax.grad(loss)(p, x)
+        return [w - 0.1 * g for w, g in zip(p, grads, strict=True)]
+
+    weights = [programs.array("tpu", WIDTH, WIDTH, dtype=dtype) for _ in range(depth)]
+    x = programs.array("tpu", batch, WIDTH, dtype=dtype)
+    lowered = programs.lower("tpu", step, weights, x, donate_argnums=(0,) if donate else ())
+    return peak_summary(programs.compile_lowered(lowered).program)
+
+
+def _touched(after: PeakSummary) -> dict[tuple[str, str], int]:
+    """By how much each kind and name of buffer grew, from the unchanged step."""
+    found = changes(_peak(), after)
+    return {(change.kind, change.name): change.delta_bytes for change in found}
+
+
+def test_a_compile_has_not_changed_from_itself() -> None:
+    """Equal programs have equal peaks, and the text says so."""
+    assert changes(_peak(), _peak()) == ()
+    size = format_size(_peak().peak_bytes)
+    assert diff_text(_peak(), _peak(), 10).splitlines() == [
+        f"jit_step: {size} -> {size} at the peak, +0 B",
+        "  the same buffers at the peak",
+    ]
+
+
+def test_a_larger_batch_touches_what_scales_with_it() -> None:
+    """The batch and the residuals grow, by name and line; weights and outputs are not mentioned."""
+    more = 16384
+    after = _peak(batch=BATCH + more)
+    touched = _touched(after)
+    assert touched[("parameter", "x")] == more * WIDTH * 4
+    assert touched[("temporary", "jvp()/dot_general")] > 0
+    assert {kind for kind, _ in touched} == {"parameter", "temporary"}
+    assert ("parameter", "p[*]") not in touched
+    assert sum(touched.values()) == after.peak_bytes - _peak().peak_bytes
+
+
+def test_more_layers_are_more_weights_outputs_and_residuals() -> None:
+    """Depth adds buffers of the same size; the batch is not mentioned."""
+    weight = WIDTH * WIDTH * 4
+    after = _peak(depth=DEPTH + 2)
+    found = {(c.kind, c.name): c for c in changes(_peak(), after)}
+    layers = Group(DEPTH, DEPTH * weight, weight, f"f32[{WIDTH},{WIDTH}]")
+    more = Group(DEPTH + 2, (DEPTH + 2) * weight, weight, f"f32[{WIDTH},{WIDTH}]")
+    assert found[("parameter", "p[*]")] == Change("parameter", "p[*]", "", layers, more)
+    outputs = [change for change in found.values() if change.kind == "output"]
+    assert [(c.before, c.after) for c in outputs] == [(layers, more)]
+    assert found[("temporary", "jvp()/dot_general")].delta_bytes > 0
+    assert ("parameter", "x") not in found
+
+
+def test_a_narrower_dtype_changes_every_shape() -> None:
+    """bfloat16 halves arguments and outputs, and the shapes say why."""
+    found = {(c.kind, c.name): c for c in changes(_peak(), _peak(dtype="bfloat16"))}
+    x = found[("parameter", "x")]
+    assert x.after.size_bytes * 2 == x.before.size_bytes == BATCH * WIDTH * 4
+    assert (x.before.shape, x.after.shape) == (f"f32[{BATCH},{WIDTH}]", f"bf16[{BATCH},{WIDTH}]")
+    assert found[("parameter", "p[*]")].delta_bytes == -DEPTH * WIDTH * WIDTH * 2
+
+
+def test_donation_frees_the_outputs_and_nothing_else() -> None:
+    """Donated weights take the outputs with them; no other buffer is mentioned."""
+    after = _peak(donate=True)
+    weights = DEPTH * WIDTH * WIDTH * 4
+    assert {kind: delta for (kind, _), delta in _touched(after).items()} == {"output": -weights}
+    assert "of them reused by outputs: 0 B -> 2.00 GiB, +2.00 GiB" in diff_text(_peak(), after, 10)
+
+
+def test_rematerialisation_changes_temporaries_alone() -> None:
+    """jax.checkpoint renames outputs too, which have not changed and are not mentioned."""
+    touched = _touched(_peak(wrap=jax.checkpoint))
+    assert {kind for kind, _ in touched} == {"temporary"}
+    assert touched[("temporary", "jvp()/dot_general")] < 0
+
+
+# --- on small tables ------------------------------------------------------------------------------
+
+
+def _summary(*ops: PeakOp) -> PeakSummary:
+    total = sum(op.size_bytes for op in ops)
+    heap = np.array([total], dtype=np.int64)
+    return PeakSummary("jit_step", 1, "hbm", total, total, 0, heap, 0, 0, 0, total, total, 0, ops)
+
+
+def _op(name: str, source: str, gib: int = 1, number: int = 0, shape: str = "f32[8]{0}") -> PeakOp:
+    return PeakOp(
+        f"fusion.{number}", "fusion", name, shape, gib * GIB, gib * GIB, "temporary", source=source
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            (_op("jit(step)/dot", "a.py:3", number=1),),
+            (_op("jit(step)/dot", "a.py:3", number=7),),
+            id="renumbered",
+        ),
+        pytest.param(
+            (_op("jit(step)/dot", "a.py:3"),), (_op("jit(train)/dot", "a.py:3"),), id="renamed step"
+        ),
+        pytest.param(
+            (_op("jit(step)/dot", "a.py:3"),), (_op("jit(step)/dot", "a.py:9"),), id="moved line"
+        ),
+        pytest.param(
+            (_op("jit(step)/layer_1/dot", "a.py:3"), _op("jit(step)/layer_2/dot", "a.py:3")),
+            (_op("jit(step)/layer_2/dot", "a.py:3"), _op("jit(step)/layer_1/dot", "a.py:3")),
+            id="other order",
+        ),
+        pytest.param((_op("", "", number=1),), (_op("", "", number=2),), id="without a name"),
+    ],
+)
+def test_the_same_buffers_are_recognised(
+    before: tuple[PeakOp, ...], after: tuple[PeakOp, ...]
+) -> None:
+    """What a compile or an edit elsewhere renames has not changed."""
+    assert changes(_summary(*before), _summary(*after)) == ()
+
+
+def test_two_lines_that_moved_are_not_guessed() -> None:
+    """Where two lines are left over on each side, nobody can say which is which."""
+    before = _summary(_op("dot", "a.py:3", 1), _op("dot", "a.py:4", 2))
+    after = _summary(_op("dot", "a.py:5", 1), _op("dot", "a.py:6", 2))
+    lines = {change.source for change in changes(before, after)}
+    assert lines == {"a.py:3", "a.py:4", "a.py:5", "a.py:6"}
+
+
+def test_the_text_says_what_grew_from_what() -> None:
+    """Each change: by how much, what made it and where, from how many of what to how many."""
+    before = _summary(*[_op("jit(step)/dot", "train.py:41", 4, shape="f32[8,4]{1,0}")] * 8)
+    grown = [_op("jit(step)/dot", "train.py:41", 5, shape="f32[9,4]{1,0}")] * 8
+    after = _summary(*grown, _op("jit(step)/sort", "train.py:50", 2, shape="s32[7]{0}"))
+    assert diff_text(before, after, 1).splitlines() == [
+        "jit_step: 32.00 GiB -> 42.00 GiB at the peak, +10.00 GiB",
+        "  temporaries: 32.00 GiB -> 42.00 GiB, +10.00 GiB",
+        "  what changed at the peak",
+        "    +8.00 GiB  temporary  dot  train.py:41",
+        "                          8 x 4.00 GiB -> 8 x 5.00 GiB  f32[8,4] -> f32[9,4]",
+        "    and 1 more, +2.00 GiB together",
+    ]
+
+
+def test_the_values_say_the_same() -> None:
+    """As JSON: both sides' totals, and each change with both groups."""
+    before, after = _summary(_op("dot", "a.py:1", 1)), _summary(_op("dot", "a.py:1", 3))
+    group = {"count": 1, "shape": "f32[8]"}
+    side = {"module": "jit_step", "memory_space": "hbm", "parameter_bytes": 0, "aliased_bytes": 0}
+    one = {"size_bytes": GIB, "largest_bytes": GIB}
+    three = {"size_bytes": 3 * GIB, "largest_bytes": 3 * GIB}
+    assert diff_dict(before, after) == {
+        "schema": 1,
+        "before": {**side, "peak_bytes": GIB, "output_bytes": 0, "temporary_bytes": GIB},
+        "after": {**side, "peak_bytes": 3 * GIB, "output_bytes": 0, "temporary_bytes": 3 * GIB},
+        "changes": [
+            {
+                "kind": "temporary",
+                "name": "dot",
+                "source": "a.py:1",
+                "before": {**group, **one},
+                "after": {**group, **three},
+                "delta_bytes": 2 * GIB,
+            }
+        ],
+    }
+
+
+def test_buffers_of_several_sizes_are_summed_in_the_text() -> None:
+    """Only equal buffers read as "2 x 1.00 GiB"."""
+    before = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 1))
+    after = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 3))
+    line = diff_text(before, after, 1).splitlines()[-1]
+    assert line.split("  ")[-2].strip() == "2 x 1.00 GiB -> 4.00 GiB in 2"
