@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from hbmwatch._explain.errors import HbmOomError as HbmOomError
     from hbmwatch._messages.parse import parse_oom as parse_oom
     from hbmwatch._messages.parse import parse_ooms as parse_ooms
+    from hbmwatch._preflight.fit import Fit as Fit
+    from hbmwatch._preflight.fits import fits as fits
     from hbmwatch._preflight.verify import Verification as Verification
     from hbmwatch._preflight.verify import verify as verify
     from hbmwatch._profiles.load import load_peak_summary as load_peak_summary
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _HOME = {
     "DeviceMemory": "_records.report",
     "Finding": "_records.report",
+    "Fit": "_preflight.fit",
     "HbmOomError": "_explain.errors",
     "LiveArrays": "_records.report",
     "OomMessage": "_records.message",
@@ -37,6 +40,7 @@ _HOME = {
     "PeakSummary": "_records.peak",
     "ProfileError": "_records.profile_error",
     "Verification": "_preflight.verify",
+    "fits": "_preflight.fits",
     "load_peak_summary": "_profiles.load",
     "parse_oom": "_messages.parse",
     "parse_ooms": "_messages.parse",
@@ -47,6 +51,7 @@ _HOME = {
 __all__ = [
     "DeviceMemory",
     "Finding",
+    "Fit",
     "HbmOomError",
     "LiveArrays",
     "OomMessage",
@@ -56,6 +61,7 @@ __all__ = [
     "ProfileError",
     "Verification",
     "__version__",
+    "fits",
     "load_peak_summary",
     "parse_oom",
     "parse_ooms",

@@ -77,7 +77,7 @@ def _joined(
         logdir=logdir,
         function=failure.function,
         process_index=_process_index(),
-        versions=attempt("the versions", {}, _versions),
+        versions=attempt("the versions", {}, versions),
     )
     if program is None or summary is None or summary.memory_space != "hbm":
         found = attempt("the findings", (), of_message, message)
@@ -159,18 +159,18 @@ def _process_index() -> int:
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """The versions that decide what a message and a profile look like."""
     import hbmwatch
 
-    versions = {
+    found = {
         "hbmwatch": hbmwatch.__version__,
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
     }
     for package in _PLUGINS:
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return versions
+    return found

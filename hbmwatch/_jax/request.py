@@ -1,0 +1,179 @@
+"""A step lowered for a platform, and what JAX would hand to that platform's compiler.
+
+Nothing is compiled here: the module and the options are bytes that another process can compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from hbmwatch._jax.intercept import replaced
+
+
+class WrongPlatform(TypeError):
+    """The step cannot be lowered for the platform that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """One compile, as bytes.
+
+    Attributes:
+        name: The module's name ("jit_train_step").
+        module: The StableHLO module as MLIR bytecode.
+        options: xla.CompileOptionsProto, serialized.
+        devices: The jax devices that the step lies on, in the order of the program's partitions.
+        replica_count: How many rows the device assignment has.
+    """
+
+    name: str
+    module: bytes
+    options: bytes
+    devices: tuple[Any, ...]
+    replica_count: int
+
+
+class _Requested(Exception):
+    """Ends a compile where the compiler would be called."""
+
+
+# --- lowering -------------------------------------------------------------------------------------
+
+
+def lower_for(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    platform: str | None,
+) -> Any:
+    """The step's jax.stages.Lowered, lowered for a platform on whatever devices it lies.
+
+    Arguments, closed-over arrays, shardings and constraints may be committed to devices of another
+    platform: the module names devices by their position alone.
+
+    Args:
+        step: A function, jitted or not, a method, or whatever has `.lower`.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        platform: "tpu", "cuda", "cpu"; None lowers for the devices that the step lies on.
+
+    Raises:
+        WrongPlatform: The step's own `.lower` ignores the platform.
+    """
+    lower, args, kwargs = _lower_of(step, args, kwargs)
+    if platform is None:
+        return _stage(lower(*args, **kwargs))
+    with _lowering_for(platform) as seen:
+        lowered = _stage(lower(*args, **kwargs))
+    found = [one for one in seen if one._lowering is getattr(lowered, "_lowering", None)]
+    if not found:
+        raise WrongPlatform(
+            f"{getattr(step, '__name__', 'the step')} was not lowered for {platform!r}: its lower() "
+            "does not go through jax.jit"
+        )
+    return found[0]  # not what a watch has made of it
+
+
+@contextlib.contextmanager
+def _lowering_for(platform: str) -> Iterator[list[Any]]:
+    """Everything that this thread lowers is lowered for one platform; yields what was lowered."""
+    seen: list[Any] = []
+
+    def lower(real: Callable[..., Any], traced: Any, **options: Any) -> Any:
+        lowered = real(traced, **{**options, "lowering_platforms": (platform,)})
+        seen.append(lowered)
+        return lowered
+
+    with replaced(jax.stages.Traced, "lower", lower):
+        yield seen
+
+
+def _lower_of(
+    step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]:
+    """The step's `.lower` and the arguments for it; a step that has none is jitted."""
+    if isinstance(step, types.MethodType) and hasattr(step.__func__, "lower"):
+        return step.__func__.lower, (step.__self__, *args), kwargs
+    if isinstance(step, functools.partial):
+        return _lower_of(step.func, (*step.args, *args), {**step.keywords, **kwargs})
+    if hasattr(step, "lower"):
+        return step.lower, args, kwargs
+    inner = inspect.unwrap(step, stop=lambda fun: hasattr(fun, "lower"))
+    lower = inner.lower if hasattr(inner, "lower") else jax.jit(step).lower
+    return lower, args, kwargs
+
+
+def _stage(lowered: Any) -> Any:
+    """The jax.stages.Lowered in what equinox, flax or a watch has wrapped around it."""
+    while not hasattr(lowered, "_lowering") and hasattr(lowered, "lowered"):
+        lowered = lowered.lowered
+    return lowered
+
+
+# --- what the compiler would be given -------------------------------------------------------------
+
+
+def compile_request(
+    lowered: Any, compiler_options: Mapping[str, Any] | None = None
+) -> CompileRequest:
+    """What `lowered.compile()` would hand to the compiler.
+
+    Args:
+        lowered: A jax.stages.Lowered.
+        compiler_options: XLA options, besides those of the step's own jit.
+
+    Raises:
+        RuntimeError: This version of JAX compiles in another way.
+    """
+    from jax._src import compiler
+
+    found: list[CompileRequest] = []
+
+    def request(
+        real: Callable[..., Any],
+        backend: Any,
+        computation: Any,
+        devices: Any,
+        compile_options: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        found.append(_request(computation, devices, compile_options))
+        raise _Requested
+
+    # JAX keeps what it has compiled by the options: one that is new each time is in no cache.
+    options = {**(compiler_options or {}), "xla_dump_to": f"hbmwatch-{id(found)}"}
+    with (
+        replaced(compiler, "compile_or_get_cached", request),
+        contextlib.suppress(_Requested),
+    ):
+        lowered.compile(compiler_options=options)
+    if not found:
+        raise RuntimeError("this version of JAX does not compile through compile_or_get_cached")
+    return found[0]
+
+
+def _request(computation: Any, devices: Any, compile_options: Any) -> CompileRequest:
+    """The request as bytes, without the option that made it new."""
+    from jax._src.interpreters import mlir
+
+    compile_options.env_option_overrides = [
+        (name, value)
+        for name, value in compile_options.env_option_overrides
+        if name != "xla_dump_to"
+    ]
+    return CompileRequest(
+        name=str(computation.operation.attributes["sym_name"].value),
+        module=mlir.module_to_bytecode(computation),
+        options=compile_options.SerializeAsString(),
+        devices=tuple(devices.flatten()),
+        replica_count=int(compile_options.num_replicas),
+    )

@@ -1,0 +1,181 @@
+"""A lowered step compiled for a target, to the end or to XLA's buffer assignment.
+
+XLA writes the program with its buffer assignment before it generates code. A compile that is
+stopped there has the same peak and total as one to the end, for a fraction of the time. On a TPU
+that is not the last word: once the code is generated, it has to fit as well.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hbmwatch._jax.request import CompileRequest, compile_request
+from hbmwatch._messages.parse import parse_oom
+from hbmwatch._preflight.child import Answer, Child
+from hbmwatch._preflight.targets import Target
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import Program, parse_program
+
+Proof = Literal["compiled", "assigned"]
+
+_ASSIGNED = "after_optimizations.hlo.pb"
+# libtpu writes it once the assignment has passed the first of its two checks.
+_PASSED = "after_optimizations_after_buffer_assignment.hlo.pb"
+_NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler said of one program.
+
+    Attributes:
+        accepted: Whether the compiler took it; False where it refused it for want of memory, None
+            where it gave no answer (see error). A GPU compiler takes what fits no card.
+        proof: "compiled" where the compiler came to its own end, also where that is a refusal;
+            "assigned" where it was stopped at the buffer assignment.
+        program: The optimized program with its buffer assignment; None where it was not reached.
+        summary: Its peak in HBM.
+        message: The refusal, read.
+        error: The compiler's error, or why there is no answer; "" where it accepted.
+        code_bytes: The size of the generated code; None where that is not known.
+        cpu_seconds: Processor seconds of the compiler's process, its start included.
+        seconds: The time on the wall from the hand-over on.
+    """
+
+    accepted: bool | None
+    proof: Proof
+    program: Program | None = None
+    summary: PeakSummary | None = None
+    message: OomMessage | None = None
+    error: str = ""
+    code_bytes: int | None = None
+    cpu_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def total_bytes(self) -> int | None:
+        """What the compiler allocates, without the code; None where it is not known."""
+        return None if self.summary is None else self.summary.total_allocation_bytes
+
+
+def compile_for(
+    lowered: Any,
+    target: Target,
+    *,
+    proof: Proof = "assigned",
+    timeout_s: float = 600.0,
+    compiler_options: Mapping[str, Any] | None = None,
+    child: Child | None = None,
+) -> Compiled:
+    """Compile a lowered step for a target, in a child process that never outlives the call.
+
+    Args:
+        lowered: A jax.stages.Lowered, lowered for the target's platform.
+        target: Where it is to run.
+        proof: "assigned" stops at the buffer assignment, "compiled" goes to the end.
+        timeout_s: Seconds until the child is killed.
+        compiler_options: XLA options, besides those of the step's own jit.
+        child: A child that was started before, while the step was lowered; it is used up.
+
+    Raises:
+        ValueError: The step runs on more devices than the target has.
+    """
+    if child is None:
+        with Child(target.platform) as started:
+            return compile_for(
+                lowered,
+                target,
+                proof=proof,
+                timeout_s=timeout_s,
+                compiler_options=compiler_options,
+                child=started,
+            )
+    start = time.monotonic()
+    request = compile_request(lowered, compiler_options)
+    child.ask(request, _job(request, target))
+    seen_enough = _seen_enough(request.name, target.platform) if proof == "assigned" else _never
+    answer = child.wait(timeout_s, seen_enough)
+    found = _read(child.dump, request.name)
+    return _compiled(answer, found, time.monotonic() - start)
+
+
+def _job(request: CompileRequest, target: Target) -> dict[str, Any]:
+    """What the child has to know besides the module."""
+    count = len(request.devices)
+    if count > target.device_count:
+        raise ValueError(
+            f"the step runs on {count} devices, and {target} has {target.device_count}: name a "
+            "larger one (v5e:2x2, h100:8)"
+        )
+    own = all(device.device_kind == target.device_kind for device in request.devices)
+    return {
+        "platform": target.platform,
+        "topology": target.topology,
+        "topology_options": dict(target.topology_options),
+        "device_count": target.device_count,
+        "count": count,
+        "ids": [int(device.id) for device in request.devices] if own else [],
+        "replica_count": request.replica_count,
+    }
+
+
+# --- the dump -------------------------------------------------------------------------------------
+
+
+def _never(dump: Path) -> bool:
+    return False
+
+
+def _seen_enough(name: str, platform: str) -> Callable[[Path], bool]:
+    """Whether the dump holds the assignment, and it passed the check that comes with it."""
+    if platform == "tpu":
+        return lambda dump: bool(_files(dump, name, _PASSED))
+    return lambda dump: _read(dump, name) is not None
+
+
+def _files(dump: Path, name: str, end: str) -> list[Path]:
+    """The module's files that end so, the largest first; other modules are XLA's own helpers."""
+    named = f".{_NOT_IN_FILE_NAMES.sub('_', name)}."
+    files = [path for path in dump.iterdir() if path.name.endswith(end) and named in path.name]
+    return sorted(files, key=lambda path: -path.stat().st_size)
+
+
+def _read(dump: Path, name: str) -> tuple[Program, PeakSummary] | None:
+    """The program and its peak; None where XLA has not written it, or not all of it."""
+    for file in _files(dump, name, _ASSIGNED):
+        try:
+            program = parse_program(file.read_bytes(), name)
+            if program.allocations:
+                return program, peak_summary(program)
+        except ProfileError:  # it is being written
+            continue
+    return None
+
+
+# --- what it comes to -----------------------------------------------------------------------------
+
+
+def _compiled(
+    answer: Answer, found: tuple[Program, PeakSummary] | None, seconds: float
+) -> Compiled:
+    message = parse_oom(answer.error) if answer.ended == "refused" else None
+    accepted = {"done": True, "stopped": True, "refused": False if message else None}
+    return Compiled(
+        accepted=accepted.get(answer.ended),
+        proof="compiled" if answer.ended in ("done", "refused") else "assigned",
+        program=found[0] if found is not None else None,
+        summary=found[1] if found is not None else None,
+        message=message,
+        error=answer.error,
+        code_bytes=answer.code_bytes,
+        cpu_seconds=answer.cpu_seconds,
+        seconds=seconds,
+    )

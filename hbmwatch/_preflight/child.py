@@ -1,0 +1,195 @@
+"""A compiler in a child process: started, asked once, watched, and killed on every way out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hbmwatch._jax import compile_child
+from hbmwatch._jax.compile_child import ANSWER, DUMP, JOB, MODULE, OPTIONS
+from hbmwatch._jax.request import CompileRequest
+
+_POLL_S = 0.01
+_KEPT_LINES = 3
+_COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # the latter before jax 0.8
+
+# libtpu compiles on any machine, if it does not look for TPUs of its own.
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a compile ended.
+
+    Attributes:
+        ended: "done" (compiled), "refused" (the compiler's own error), "stopped" (seen enough, and
+            killed), "timeout" (killed), or "died".
+        error: The compiler's error, or how the process ended; "" where it compiled.
+        code_bytes: The size of the generated code; None unless it compiled.
+        cpu_seconds: Processor seconds of the child, its start included.
+    """
+
+    ended: str
+    error: str = ""
+    code_bytes: int | None = None
+    cpu_seconds: float = 0.0
+
+
+class Child:
+    """One compile in a child process, and its folder; both are gone after the `with` block."""
+
+    def __init__(self, platform: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="hbmwatch-compile-")
+        self.folder = Path(self._folder.name)
+        self.dump = self.folder / DUMP
+        self.dump.mkdir()
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = _start(self.folder, platform)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._kill()
+        finally:
+            self._folder.cleanup()
+
+    def ask(self, request: CompileRequest, job: Mapping[str, Any]) -> None:
+        """Hand over what is to be compiled."""
+        assert self._process is not None and self._process.stdin is not None
+        (self.folder / MODULE).write_bytes(request.module)
+        (self.folder / OPTIONS).write_bytes(request.options)
+        (self.folder / JOB).write_text(json.dumps(job))
+        with contextlib.suppress(BrokenPipeError):  # it died meanwhile: wait() says so
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+
+    def wait(self, timeout_s: float, seen_enough: Callable[[Path], bool]) -> Answer:
+        """Wait for the answer; kill the child at the time limit, or once enough was dumped.
+
+        Args:
+            timeout_s: Seconds from now.
+            seen_enough: Looks into the dump folder.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            ended = self._reap(os.WNOHANG)
+            if ended is not None:
+                return self._answer(*ended)
+            if seen_enough(self.dump):
+                return Answer("stopped", cpu_seconds=self._kill())
+            if time.monotonic() >= until:
+                error = f"still compiling after {timeout_s:g} s"
+                return Answer("timeout", error, cpu_seconds=self._kill())
+            time.sleep(_POLL_S)
+
+    def _answer(self, status: int, cpu_seconds: float) -> Answer:
+        """The answer of a child that has ended by itself."""
+        try:
+            found = json.loads((self.folder / ANSWER).read_text())
+        except (OSError, ValueError):
+            return Answer("died", f"the compiler died: {_ended(status)}{self._said()}", None,
+                          cpu_seconds)
+        if "error" in found:
+            ended = "refused" if found["kind"] in _COMPILER_ERRORS else "died"
+            return Answer(ended, found["error"], None, cpu_seconds)
+        return Answer("done", "", found["code_bytes"], cpu_seconds)
+
+    def _said(self) -> str:
+        """The last lines that the child printed."""
+        try:
+            text = (self.folder / "log").read_bytes()[-4000:].decode("utf-8", "replace")
+        except OSError:
+            return ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return ": " + " | ".join(lines[-_KEPT_LINES:]) if lines else ""
+
+    def _kill(self) -> float:
+        """Kill the child and what it started; returns its processor seconds."""
+        process = self._process
+        if process is None:
+            return 0.0
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        ended = self._reap(0)
+        return 0.0 if ended is None else ended[1]
+
+    def _reap(self, options: int) -> tuple[int, float] | None:
+        """The exit status and the processor seconds of the child; None while it runs."""
+        process = self._process
+        if process is None:
+            return None
+        try:
+            pid, status, usage = os.wait4(process.pid, options)
+        except ChildProcessError:  # somebody else waits for every child of this process
+            self._process = None
+            process.returncode = 0
+            return 0, 0.0
+        if not pid:
+            return None
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self._process = None
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        return process.returncode, usage.ru_utime + usage.ru_stime
+
+
+def _start(folder: Path, platform: str) -> subprocess.Popen[bytes]:
+    """Start the child in a process group of its own."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise RuntimeError(
+            "compiling runs in a child process of the Python interpreter, and this program has "
+            "none (it is frozen, or sys.executable is not set)"
+        )
+    search = [os.getcwd() if entry == "" else entry for entry in sys.path]
+    environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": os.pathsep.join(search)}
+    if platform != "tpu":
+        environment["JAX_PLATFORMS"] = "cpu"
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", compile_child.__file__, str(folder), platform],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _ended(status: int) -> str:
+    """ "exit status 1", or "killed by SIGABRT"."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

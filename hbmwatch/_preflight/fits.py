@@ -1,0 +1,187 @@
+"""Does a step fit a device: compiled for it from shapes, without the device."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hbmwatch._explain.breakdown import breakdown
+from hbmwatch._explain.build import versions
+from hbmwatch._explain.conclude import add_findings
+from hbmwatch._explain.problems import Problems
+from hbmwatch._findings.rank import of_message
+from hbmwatch._jax.lowered import call_info
+from hbmwatch._jax.request import lower_for
+from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
+from hbmwatch._preflight.child import Child
+from hbmwatch._preflight.fit import Fit
+from hbmwatch._preflight.targets import Target, resolve, target_of
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.report import DeviceMemory
+from hbmwatch._report.report import OomReport
+from hbmwatch._xla.peak import caveats
+
+
+def fits(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    on: Any = None,
+    proof: Proof = "compiled",
+    limit_bytes: int | None = None,
+    timeout_s: float = 600.0,
+    memory_fraction: float | None = None,
+    **kwargs: Any,
+) -> Fit:
+    """Whether a step fits a device, by the compiler of that device, which need not be there.
+
+    Nothing runs and no device memory is touched: the arguments are taken by their shapes. A step
+    that branches on `jax.default_backend()` is traced for the backend at hand, and is measured as
+    that.
+
+    Args:
+        step: A function, jitted or not, watched or not; a method; what flax.nnx.jit or
+            equinox.filter_jit returned.
+        args: Its arguments, as arrays or jax.ShapeDtypeStructs, on whatever devices they are.
+        on: Where it is to run: "v5e", "v5e:4x4", "v5p", "v6e", "v4", "tpu7x", "h100", "h100:8",
+            "h200", "a100-80", "b200"; or jax devices, or a mesh. None: where the step lies.
+        proof: "compiled" compiles to the end; "assigned" stops at XLA's buffer assignment, which
+            has the same peak and total for a fraction of the time, but does not count the code.
+        limit_bytes: A limit of your own in the place of the device's.
+        timeout_s: Seconds until the compiler is killed.
+        memory_fraction: What share of a GPU's memory the program gets; None is what JAX takes.
+        kwargs: Keyword arguments of the step.
+
+    Raises:
+        ValueError: No such target, or the step runs on more devices than the target has.
+        ImportError: The target's compiler is not installed.
+        TypeError: The step cannot be lowered for the target.
+    """
+    if proof not in ("compiled", "assigned"):
+        raise ValueError(f"proof is 'compiled' or 'assigned', not {proof!r}")
+    start = time.monotonic()
+    target, lowered, compiled = compiled_step(
+        step, args, kwargs, on, proof, timeout_s, memory_fraction
+    )
+    return fit_of(lowered, target, compiled, limit_bytes, time.monotonic() - start)
+
+
+def compiled_step(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    on: Any,
+    proof: Proof,
+    timeout_s: float,
+    memory_fraction: float | None = None,
+) -> tuple[Target, Any, Compiled]:
+    """The target, the lowered step, and what the compiler said of it.
+
+    The compiler's process loads while the step is traced.
+    """
+    if on is None:
+        lowered = lower_for(step, args, kwargs, None)
+        target = target_of(lowered, memory_fraction)
+        return target, lowered, compile_for(lowered, target, proof=proof, timeout_s=timeout_s)
+    target = resolve(on, memory_fraction)
+    with Child(target.platform) as child:
+        lowered = lower_for(step, args, kwargs, target.platform)
+        compiled = compile_for(lowered, target, proof=proof, timeout_s=timeout_s, child=child)
+    return target, lowered, compiled
+
+
+def fit_of(
+    lowered: Any,
+    target: Target,
+    compiled: Compiled,
+    limit_bytes: int | None = None,
+    seconds: float = 0.0,
+) -> Fit:
+    """The verdict on a compiled step.
+
+    Args:
+        lowered: The step, lowered.
+        target: What it was compiled for.
+        compiled: What the compiler said.
+        limit_bytes: A limit in the place of the target's.
+        seconds: How long all of it took.
+    """
+    refused_at = compiled.message.limit_bytes if compiled.message is not None else None
+    limit = next((n for n in (limit_bytes, target.limit_bytes, refused_at) if n is not None), None)
+    summary = compiled.summary
+    fitting = _verdict(compiled, target, limit_bytes)
+    error = compiled.error.strip().splitlines()[0] if compiled.error.strip() else ""
+    if fitting is None and not error:
+        error = f"no limit is known for {target}: give limit_bytes"
+    return Fit(
+        fits=fitting,
+        peak_bytes=None if summary is None else summary.peak_bytes,
+        total_bytes=compiled.total_bytes,
+        limit_bytes=limit,
+        target=target.name,
+        proof=compiled.proof,
+        report=_report(lowered, target, compiled, limit),
+        seconds=seconds,
+        error=error,
+        limit_note="" if limit_bytes is not None else target.limit_note,
+        code_bytes=compiled.code_bytes,
+        cpu_seconds=compiled.cpu_seconds,
+    )
+
+
+def _verdict(compiled: Compiled, target: Target, limit_bytes: int | None) -> bool | None:
+    """Whether it fits: by the compiler, and by the limit where the compiler knows of none."""
+    if not compiled.accepted:
+        return compiled.accepted
+    limit = limit_bytes
+    if limit is None:
+        if target.platform == "tpu":
+            return True
+        limit = target.limit_bytes
+    if limit is None or compiled.total_bytes is None:
+        return None
+    return compiled.total_bytes + (compiled.code_bytes or 0) <= limit
+
+
+def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None) -> OomReport:
+    """Peak, breakdown and findings; what cannot be had is a sentence in `missing`."""
+    missing = Problems()
+    attempt = missing.attempt
+    message = compiled.message or OomMessage("")
+    program, summary = compiled.program, compiled.summary
+    call = attempt("the call's shapes", None, call_info, lowered)
+    count = call.device_count if call is not None and call.device_count else 1
+    report = OomReport(
+        message=message,
+        summary=summary,
+        device=DeviceMemory(target.device_kind, count, limit_bytes=limit),
+        breakdown={
+            **attempt("the breakdown", {}, breakdown, program, summary, message),
+            **({} if limit is None else {"limit": limit}),
+        },
+        function=_name(lowered),
+        versions=attempt("the versions", {}, versions),
+    )
+    if program is None or summary is None:
+        missing.append(compiled.error or "XLA left no dump of the program")
+        findings = attempt("the findings", (), of_message, message)
+        return _ended(report, findings, missing)
+    missing += attempt("the reader's caveats", (), caveats, summary)
+    report = add_findings(report, summary, program, call, missing)
+    return _ended(report, report.findings, missing)
+
+
+def _ended(report: OomReport, findings: tuple[Any, ...], missing: Problems) -> OomReport:
+    """The report with its findings, and what is missing."""
+    return dataclasses.replace(report, findings=findings, missing=tuple(missing))
+
+
+def _name(lowered: Any) -> str:
+    """The function's name, of the module's."""
+    try:
+        name = str(lowered.compiler_ir().operation.attributes["sym_name"].value)
+    except Exception:  # it is for show
+        return ""
+    return name.removeprefix("jit_")

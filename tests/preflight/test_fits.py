@@ -1,0 +1,87 @@
+"""Whether a step fits, by the real compilers of devices that are not there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch import fits
+from tests.programs import why_not
+
+needs_tpu = pytest.mark.skipif(why_not("tpu") is not None, reason=str(why_not("tpu")))
+needs_gpu = pytest.mark.skipif(why_not("gpu") is not None, reason=str(why_not("gpu")))
+MIB, GIB = 2**20, 2**30
+
+
+def add_one(x: Any) -> Any:
+    """The smallest step whose output is as large as its argument."""
+    return x + 1
+
+
+def x_of(mib: int) -> jax.ShapeDtypeStruct:
+    """An argument of so many MiB."""
+    return jax.ShapeDtypeStruct((mib, 512, 512), jnp.float32)
+
+
+@needs_tpu
+def test_what_fits_a_tpu_has_its_peak_and_what_is_left() -> None:
+    """A step that fits is accepted to the end, and says what it needs and leaves."""
+    fit = fits(add_one, x_of(64), on="v5e")
+
+    assert (fit.fits, fit.proof, fit.target) == (True, "compiled", "v5e")
+    assert fit.total_bytes == pytest.approx(128 * MIB, abs=MIB)
+    assert fit.limit_bytes == 16126 * MIB
+    assert fit.code_bytes is not None and fit.total_bytes is not None
+    assert fit.left_bytes == fit.limit_bytes - fit.total_bytes - fit.code_bytes
+    assert fit.report.summary is not None
+    assert fit.report.summary.peak_bytes == fit.peak_bytes
+    assert str(fit).startswith("fits v5e: needs 128")
+
+
+@needs_tpu
+def test_what_does_not_fit_a_tpu_is_refused_by_its_compiler() -> None:
+    """The compiler's refusal is final, and its report has peak and message."""
+    fit = fits(add_one, x_of(10 * 1024), on="v5e", proof="assigned")
+
+    assert (fit.fits, fit.proof) == (False, "compiled")
+    assert fit.total_bytes == pytest.approx(20 * GIB, abs=MIB)
+    assert fit.report.message.phase == "compile"
+    assert str(fit).startswith("does not fit v5e: needs 20")
+    assert json.loads(json.dumps(fit.to_dict()))["fits"] is False
+
+
+@needs_tpu
+def test_by_assignment_the_figures_are_those_of_the_whole_compile() -> None:
+    """Stopped at the buffer assignment, peak and total are the same to the byte."""
+    assigned = fits(add_one, x_of(64), on="v5e", proof="assigned")
+    compiled = fits(add_one, x_of(64), on="v5e")
+
+    assert (assigned.proof, compiled.proof) == ("assigned", "compiled")
+    figures = (assigned.peak_bytes, assigned.total_bytes)
+    assert figures == (compiled.peak_bytes, compiled.total_bytes)
+    assert "by buffer assignment" in str(assigned)
+    assert assigned.code_bytes is None
+
+
+@needs_gpu
+def test_a_gpus_limit_is_assumed() -> None:
+    """A GPU compiler takes everything: the limit is a share of the card, and is called assumed."""
+    fit = fits(add_one, x_of(64), on="h100", proof="assigned", memory_fraction=0.5)
+
+    assert (fit.fits, fit.limit_bytes) == (True, 84929347584 // 2)
+    assert "0.5 of the card's memory, assumed" in str(fit)
+
+
+def test_without_a_target_it_is_the_backend_at_hand() -> None:
+    """On the CPU nothing says what fits; with a limit it is decided."""
+    unknown = fits(add_one, x_of(1))
+    assert (unknown.fits, unknown.target) == (None, "cpu")
+    assert unknown.total_bytes == 2 * MIB
+    assert "no limit is known for cpu" in str(unknown)
+
+    for limit, expected in ((2 * MIB, True), (2 * MIB - 1, False)):
+        assert fits(add_one, x_of(1), limit_bytes=limit).fits is expected
