@@ -14,8 +14,9 @@ from hbmwatch._xla.protos import (
     HloInstructionProto,
     ShapeProto,
 )
+from hbmwatch._xla.types import MemoryColor, PrimitiveType
 
-TUPLE = 13
+TUPLE = PrimitiveType.TUPLE
 # Instructions that give their first operand back, with other layout, type or rank.
 MOVES = frozenset(
     "bitcast copy reshape transpose convert copy-start copy-done get-tuple-element all-gather-done "
@@ -23,7 +24,6 @@ MOVES = frozenset(
 )
 _INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
 _DEEPEST = 300
-_HBM = 0
 _CALLS = frozenset(("fusion", "async-start", "call"))
 # What runs other computations, loops perhaps among them.
 _NESTS = frozenset(("while", "call", "conditional"))
@@ -79,7 +79,7 @@ class Graph:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.find = program.find
+        self.find = program.instruction
         self._within: dict[int, list[HloInstructionProto]] = {}
 
     def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
@@ -256,7 +256,7 @@ class Graph:
                     tuple(shape.dimensions),
                     shape.element_type,
                     allocation.size,
-                    allocation.color == _HBM,
+                    allocation.color == MemoryColor.HBM,
                     instruction,
                 )
         return tuple(found[number] for number in sorted(found))

@@ -14,12 +14,12 @@ from hbmwatch._records.paths import path_keys
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._xla.program import Program
+from hbmwatch._xla.types import MemoryColor
 
 # dataclasses.replace takes twice as long, and rows may be thousands.
 _BUT_ROLE = operator.attrgetter(*(f.name for f in dataclasses.fields(PeakOp) if f.name != "role"))
 _ROWS = 12
 _DEEPEST = 4
-_HBM = 0
 _OPTIMIZER = re.compile(
     r"(?i)(^|[^a-z])(opt|opt(imi[sz]er)?_?state|optimi[sz]er|mu|nu|momentum|velocity|moments?|trace"
     r"|adam\w*|ema)([^a-z]|$)"
@@ -70,7 +70,9 @@ def breakdown(
 
 def _of_program(program: Program, summary: PeakSummary) -> dict[str, int]:
     """The breakdown from the compiler's own allocations."""
-    constants = sum(a.size for a in program.allocations if a.is_constant and a.color == _HBM)
+    constants = sum(
+        a.size for a in program.allocations if a.is_constant and a.color == MemoryColor.HBM
+    )
     return {
         "arguments": summary.parameter_bytes,
         "outputs": summary.output_bytes,

@@ -16,6 +16,7 @@ from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.program import Program, parse_program
 from hbmwatch._xla.protos import HloModuleProto, parse
+from hbmwatch._xla.types import MemoryColor
 from hbmwatch._xla.xspace import make_xspace, read_modules
 
 _LONGEST_RECOMPILE_SECONDS = 60.0
@@ -202,7 +203,7 @@ def _asks_for(program: Program, message: OomMessage) -> bool | None:
     """
     if not _names_a_size(message):
         return None
-    allocations = [a for a in program.allocations if a.color == 0]
+    allocations = [a for a in program.allocations if a.color == MemoryColor.HBM]
     if message.phase == "compile" and message.used_bytes is not None:
         total = sum(a.size for a in allocations)
         arguments = sum(a.size for a in allocations if a.is_entry_computation_parameter)

@@ -11,8 +11,8 @@ from hbmwatch._findings.phrases import DONATION, ERROR_1000, SHARDING, counted, 
 from hbmwatch._records.paths import path_prefix
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
-from hbmwatch._xla.shapes import type_name
 from hbmwatch._xla.shardings import is_replicated, tiles
+from hbmwatch._xla.types import type_name
 
 _GATHERS = frozenset(
     "all-gather all-gather-start all-gather-done all-reduce all-reduce-done".split()

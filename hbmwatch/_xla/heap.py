@@ -8,8 +8,9 @@ from typing import NamedTuple
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.program import Buffer, Program
 from hbmwatch._xla.protos import BufferAllocationProto, HeapEvent
+from hbmwatch._xla.types import HeapEventKind
 
-_ALLOC, _FREE, _SHARE = 0, 1, 2
+_ALLOC, _FREE, _SHARE_WITH = HeapEventKind
 
 
 def has_indefinite_lifetime(allocation: BufferAllocationProto) -> bool:
@@ -119,7 +120,7 @@ class _Heap:
             self._grow(buffer, buffer)
         elif event.kind == _FREE:
             self._free(buffer)
-        elif event.kind == _SHARE:
+        elif event.kind == _SHARE_WITH:
             self._share(buffer, event.share_with_canonical_id)
         else:
             raise ProfileError(

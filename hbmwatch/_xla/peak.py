@@ -150,7 +150,6 @@ def _row(
     index = buffer.proto.defined_at.shape_index
     shape, unpadded_bytes = _described(buffer, shapes)
     stack = program.frames(instruction)
-    program.shown[instruction.name] = instruction
     return PeakOp(
         instruction=instruction.name + (f"{{{','.join(map(str, index))}}}" if index else ""),
         opcode=instruction.opcode,

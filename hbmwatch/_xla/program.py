@@ -70,14 +70,14 @@ class Program:
 
     @functools.cached_property
     def instructions(self) -> dict[int, HloInstructionProto]:
-        """The instructions of all computations, by id; find asks for few of them."""
+        """The instructions of all computations, by id; `instruction` reads few of them."""
         return {
             instruction.id: instruction
             for computation in self.listed
             for instruction in computation.instructions
         }
 
-    def find(self, instruction_id: int) -> HloInstructionProto | None:
+    def instruction(self, instruction_id: int) -> HloInstructionProto | None:
         """An instruction by id; None where there is none.
 
         Only the computations that are asked for are gone through, as the entry computation holds a
@@ -96,18 +96,13 @@ class Program:
 
     @functools.cached_property
     def _known(self) -> dict[int, HloInstructionProto | None]:
-        """What find knows already, by id: at first the entry computation's instructions."""
+        """What `instruction` has read, by id: at first the entry computation's instructions."""
         return {instruction.id: instruction for instruction in self.scheduled}
 
     @functools.cached_property
     def _unread(self) -> dict[int, HloComputationProto]:
-        """The computations that find has not gone through, by id."""
+        """The computations that `instruction` has not read, by id."""
         return {c.id: c for c in self.listed if c is not self.entry}
-
-    @functools.cached_property
-    def shown(self) -> dict[str, HloInstructionProto]:
-        """The instructions of the rows that were made of its peaks so far, by name."""
-        return {}
 
     @functools.cached_property
     def entry(self) -> HloComputationProto | None:
@@ -153,7 +148,7 @@ class Program:
         allocation, proto = self._places.get(buffer_id), self._logical.get(buffer_id)
         if allocation is None or proto is None:
             return None
-        instruction = self.find(proto.defined_at.instruction_id)
+        instruction = self.instruction(proto.defined_at.instruction_id)
         if instruction is None:
             return None
         self._check(proto.size)

@@ -147,10 +147,7 @@ class NamedShardingProto(Message):
 
 
 class OpSharding(Message):
-    """Types: 0 replicated, 1 maximal, 2 tuple, 3 other (tiled), 4 manual, 5 unknown.
-
-    With a named sharding the type is 0 and there are no tiles.
-    """
+    """With a named sharding the type is ShardingType.REPLICATED, and there are no tiles."""
 
     type: Annotated[int, 1]
     tile_assignment_dimensions: Annotated[Ints, 3]

@@ -7,45 +7,9 @@ from collections.abc import Sequence
 from math import prod
 
 from hbmwatch._xla.protos import LayoutProto, ShapeProto, TileProto
+from hbmwatch._xla.types import PrimitiveType, element_bits, type_name
 
-_TUPLE, _OPAQUE, _TOKEN, _BUFFER = 13, 14, 17, 34
-
-# xla_data.proto, PrimitiveType: number -> (name, bits of an element).
-_TYPES = {
-    1: ("pred", 8),
-    2: ("s8", 8),
-    3: ("s16", 16),
-    4: ("s32", 32),
-    5: ("s64", 64),
-    6: ("u8", 8),
-    7: ("u16", 16),
-    8: ("u32", 32),
-    9: ("u64", 64),
-    10: ("f16", 16),
-    11: ("f32", 32),
-    12: ("f64", 64),
-    15: ("c64", 64),
-    16: ("bf16", 16),
-    18: ("c128", 128),
-    19: ("f8e5m2", 8),
-    20: ("f8e4m3fn", 8),
-    21: ("s4", 4),
-    22: ("u4", 4),
-    23: ("f8e4m3b11fnuz", 8),
-    24: ("f8e5m2fnuz", 8),
-    25: ("f8e4m3fnuz", 8),
-    26: ("s2", 2),
-    27: ("u2", 2),
-    28: ("f8e4m3", 8),
-    29: ("f8e3m4", 8),
-    30: ("s1", 1),
-    31: ("u1", 1),
-    32: ("f4e2m1fn", 4),
-    33: ("f8e8m0fnu", 8),
-    35: ("f6e3m2fn", 6),
-    36: ("f6e2m3fn", 6),
-}
-_NO_ARRAYS = {_OPAQUE: "opaque", _TOKEN: "token"}
+_NO_ARRAYS: dict[int, str] = {PrimitiveType.OPAQUE: "opaque", PrimitiveType.TOKEN: "token"}
 # An element type that this reader does not know, as type_name writes it.
 UNKNOWN = re.compile(r"\btype(-?\d+)\[")
 _UNBOUNDED = _COMBINED = -(2**63)
@@ -58,11 +22,6 @@ def subshape(shape: ShapeProto, index: Sequence[int]) -> ShapeProto:
     return shape
 
 
-def type_name(element_type: int) -> str:
-    """The name of an element type ("bf16"); "type99" for one that is not known."""
-    return _TYPES[element_type][0] if element_type in _TYPES else f"type{element_type}"
-
-
 def unpadded_bytes(shape: ShapeProto) -> int | None:
     """Bytes of the elements alone; a tuple counts 8 bytes an entry, as its index table does.
 
@@ -70,15 +29,16 @@ def unpadded_bytes(shape: ShapeProto) -> int | None:
     type is not known, or a dimension has no bound.
     """
     kind = shape.element_type
-    if kind == _TUPLE:
+    if kind == PrimitiveType.TUPLE:
         return 8 * len(shape.tuple_shapes)
-    if kind == _BUFFER:
+    if kind == PrimitiveType.BUFFER:
         return unpadded_bytes(shape.tuple_shapes[0]) if shape.tuple_shapes else 0
     if kind in _NO_ARRAYS:
-        return 0 if kind == _TOKEN else 8
-    if kind not in _TYPES or any(size < 0 for size in shape.dimensions):
+        return 0 if kind == PrimitiveType.TOKEN else 8
+    width = element_bits(kind)
+    if width is None or any(size < 0 for size in shape.dimensions):
         return None
-    bits = shape.layout.element_size_in_bits or -(-_TYPES[kind][1] // 8) * 8
+    bits = shape.layout.element_size_in_bits or -(-width // 8) * 8
     return -(-prod(shape.dimensions) * bits // 8)
 
 
@@ -88,14 +48,15 @@ def shape_text(shape: ShapeProto) -> str:
     An element type that is not known prints as its number: "type99[8192]".
     """
     kind = shape.element_type
-    if kind == _TUPLE:
+    if kind == PrimitiveType.TUPLE:
         return f"({', '.join(_tuple_entry(*entry) for entry in enumerate(shape.tuple_shapes))})"
-    if kind == _BUFFER:
+    if kind == PrimitiveType.BUFFER:
         return f"b({', '.join(map(shape_text, shape.tuple_shapes))})"
     if kind in _NO_ARRAYS:
         return f"{_NO_ARRAYS[kind]}[]"
-    name = _TYPES[kind][0] if kind in _TYPES else f"type{kind}"
-    text = f"{name}[{','.join(_dimension(shape, i) for i in range(len(shape.dimensions)))}]"
+    text = (
+        f"{type_name(kind)}[{','.join(_dimension(shape, i) for i in range(len(shape.dimensions)))}]"
+    )
     layout = _layout(shape.layout) if shape.HasField("layout") else "{}"
     return text if layout == "{}" else text + layout
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from hbmwatch._xla.protos import AxisRefProto, NamedShardingProto, OpSharding
-
-_REPLICATED, _TUPLE_SHARDING, _TILED = 0, 2, 3
+from hbmwatch._xla.types import ShardingType
 
 
 def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:
@@ -18,7 +17,7 @@ def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:
         math.prod(_axis_size(named, axis) for axis in dimension.axes)
         for dimension in named.dim_shardings
     ]
-    if sharding.type == _TILED:
+    if sharding.type == ShardingType.OTHER:
         given = list(sharding.tile_assignment_dimensions)
     return tuple((given + [1] * rank)[:rank])
 
@@ -33,14 +32,14 @@ def _axis_size(named: NamedShardingProto, axis: AxisRefProto) -> int:
 
 def spread_over(sharding: OpSharding) -> int:
     """Over how many devices a sharding lays an array; 1 where it does not say."""
-    if sharding.type == _TILED:
+    if sharding.type == ShardingType.OTHER:
         return math.prod(sharding.tile_assignment_dimensions)
     return math.prod(axis.size for axis in sharding.named_sharding.mesh.axes)
 
 
 def part_of(sharding: OpSharding | None, index: int) -> OpSharding | None:
     """The sharding of one output."""
-    if sharding is None or sharding.type != _TUPLE_SHARDING:
+    if sharding is None or sharding.type != ShardingType.TUPLE:
         return sharding
     parts = sharding.tuple_shardings
     return parts[index] if index < len(parts) else None
@@ -48,5 +47,5 @@ def part_of(sharding: OpSharding | None, index: int) -> OpSharding | None:
 
 def is_replicated(sharding: OpSharding | None, rank: int) -> bool:
     """Whether a sharding keeps the array whole on every device of a mesh."""
-    known = sharding is not None and sharding.type in (_REPLICATED, _TILED)
+    known = sharding is not None and sharding.type in (ShardingType.REPLICATED, ShardingType.OTHER)
     return known and math.prod(tiles(sharding, rank)) == 1

@@ -5,24 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# XLA's memory colors, as XProf numbers them; on GPU, 1 holds collectives' memory and 2 temporaries.
-MEMORY_SPACES: Mapping[str, int] = {
-    "hbm": 0,
-    "vmem": 1,
-    "sflag": 2,
-    "cmem": 3,
-    "smem": 4,
-    "host": 5,
-    "sparsecore": 6,
-    "collective": 1,
-    "temp": 2,
+from hbmwatch._xla.types import MemoryColor
+
+# The names that callers use; on GPU, "hbm" is the device's memory.
+MEMORY_SPACES: Mapping[str, MemoryColor] = {
+    name.lower(): color for name, color in MemoryColor.__members__.items()
 }
 # Buffers below this are one row.
 SMALL_BYTES = 16 * 1024
 MODULE_NAME = re.compile(r"(?P<module>.*)\((?P<id>-?\d+)\)(?P<copy> #\d+)?", re.DOTALL)
 
 
-def memory_color(memory_space: str) -> int:
+def memory_color(memory_space: str) -> MemoryColor:
     """XLA's number of a memory space.
 
     Raises:

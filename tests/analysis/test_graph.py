@@ -75,7 +75,7 @@ def test_an_instruction_is_found_whatever_its_id_says(inner: int, wanted: int) -
     """By an id of any age, also after others of its computation; None where there is none."""
     entry = [instruction(NEW + 1, "add")]
     program = made(entry, [instruction(inner, "copy")], [instruction(3 * NEW + 1, "sine")])
-    found = [program.find(number) for number in (3 * NEW + 1, NEW + 1, wanted, wanted)]
+    found = [program.instruction(number) for number in (3 * NEW + 1, NEW + 1, wanted, wanted)]
     names = [one and one.opcode for one in found]
     assert names == ["sine", "add", *["copy" if inner == wanted else None] * 2]
 
@@ -91,8 +91,8 @@ def test_of_two_instructions_of_one_id_the_first_asked_for_does_not_decide() -> 
             [instruction(4 * NEW, "sine"), instruction(9 * NEW, "sine")],
             ids=(2, 3, 4),
         )
-        program.find(first)
-        asked.append(program.find(9 * NEW))
+        program.instruction(first)
+        asked.append(program.instruction(9 * NEW))
     assert asked[0] is not None and asked[0].opcode == asked[1].opcode
 
 
@@ -112,11 +112,11 @@ def test_users_are_told_once_and_loops_in_loops_are_found() -> None:
     users = {
         n: [user.id for user in graph.users(one)]
         for n in (1, 2, 21, 4)
-        if (one := program.find(n)) is not None
+        if (one := program.instruction(n)) is not None
     }
     assert users == {1: [2], 2: [3, 4], 21: [22, 23], 4: []}
     assert [loop.id for loop in graph.loops] == [3, 12]
-    inner = program.find(22)
+    inner = program.instruction(22)
     assert inner is not None
     assert [one and one.id for one in graph.loop_of(inner)] == [12, 3]
 
