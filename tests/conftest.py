@@ -1,4 +1,4 @@
-"""What every test stands on: a CPU backend of four devices, and the real TPU and GPU compilers."""
+"""A CPU backend of four devices, the real TPU and GPU compilers, and the marks of the tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests import sharing
 
 # Read when jax and libtpu load, so set before either is imported.
 for _name, _value in {
@@ -27,9 +29,51 @@ os.environ["XLA_FLAGS"] = (
     + " --xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 )
 
+# These tests run only where -m asks for them by name.
+OPT_IN = ("benchmark", "clients")
+
 # What decides whether a change lands tries the same examples each time; elsewhere new ones.
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks tests by their parameters and fixtures, and leaves out what only -m asks for."""
+    wanted = config.getoption("markexpr")
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+        for compiler in sharing.COMPILERS & {_platform(item)}:
+            item.add_marker(compiler)
+    left_out = [
+        item
+        for item in items
+        if any(item.get_closest_marker(m) and m not in wanted for m in OPT_IN)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _platform(item: pytest.Item) -> object:
+    """The platform that a test compiles for: its parameter `platform`, or that of its `case`."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return parameters.get("platform", getattr(parameters.get("case"), "platform", None))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tells the compilers' helpers which marks the test has."""
+    sharing.RUN.marks = frozenset(mark.name for mark in item.iter_markers())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One folder for all workers, whose temporary folders lie side by side."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    sharing.RUN.folder = base / "shared"
+    sharing.RUN.folder.mkdir(exist_ok=True)
 
 
 @pytest.fixture

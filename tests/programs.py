@@ -1,13 +1,14 @@
 """Real programs through real compilers: a TPU v5e, an H100 and the CPU, none of which runs them.
 
 `compiled("scanned", "tpu")` lowers a program for a platform, compiles it once per test run, and
-gives the profile that holds it. Where the platform's compiler is not installed the test is skipped,
+gives the profile that holds it. Where the platform's compiler is not installed the test skips,
 with the reason. On "tpu" all programs but `small` are too large for the device: a compile that
 fails takes a tenth of the time of one that fits, and leaves the same profile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import sys
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from hbmwatch._xla.program import Program, parse_program
 from hbmwatch._xla.xspace import read_modules
+from tests.sharing import once, uses_compiler
 
 H100 = """
 gpu_device_info {
@@ -76,9 +78,14 @@ def why_not(platform: str) -> str | None:
     return None
 
 
-@functools.cache
 def devices(platform: str) -> tuple[Any, ...]:
-    """Four CPU devices, the four chips of a v5e:2x2, or one H100; skips where it cannot be had."""
+    """Four CPU devices, the four chips of a v5e:2x2, or one H100; skips without its compiler."""
+    uses_compiler(platform)
+    return _devices(platform)
+
+
+@functools.cache
+def _devices(platform: str) -> tuple[Any, ...]:
     if reason := why_not(platform):
         pytest.skip(reason)
     if platform == "cpu":
@@ -285,6 +292,15 @@ def sharded(platform: str) -> Any:
 # --- compiled -------------------------------------------------------------------------------------
 
 
+class Memory(NamedTuple):
+    """The figures of an executable's memory_analysis(), under JAX's names."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class Compiled:
     """What a compile left: the module's name in the profile, its HloProto, the whole profile.
@@ -293,15 +309,13 @@ class Compiled:
         name: "jit_train_step(12)".
         hlo_proto: The serialized HloProto.
         xspace: What jax.profiler.trace wrote around the compile: the content of an .xplane.pb.
-        memory: The executable's memory_analysis(); None where the program did not fit.
-        error: The compiler's error; None where the program fits.
+        memory: The Memory of the executable; None where the program did not fit.
     """
 
     name: str
     hlo_proto: bytes
     xspace: bytes
     memory: Any
-    error: BaseException | None
 
     @functools.cached_property
     def program(self) -> Program:
@@ -309,24 +323,28 @@ class Compiled:
         return parse_program(self.hlo_proto, self.name)
 
 
-@functools.cache
 def compiled(name: str, platform: str) -> Compiled:
-    """Compile one of PROGRAMS for a platform under a profiler; once per test run."""
+    """One of PROGRAMS, compiled for a platform under a profiler, once per test run."""
     devices(platform)
-    return compile_lowered(PROGRAMS[name](platform))
+    return _compiled(name, platform)
+
+
+@functools.cache
+def _compiled(name: str, platform: str) -> Compiled:
+    make = functools.partial(PROGRAMS[name], platform)
+    return once(f"{name}-{platform}", lambda: compile_lowered(make()))
 
 
 def compile_lowered(lowered: Any) -> Compiled:
     """Compile anything that is lowered, under a profiler."""
-    memory, failure = None, None
+    memory = None
     before = read_modules(_profile(lambda: None))
 
     def compile_it() -> None:
-        nonlocal memory, failure
-        try:
-            memory = lowered.compile().memory_analysis()
-        except Exception as error:
-            failure = error
+        nonlocal memory
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            analysis = lowered.compile().memory_analysis()
+            memory = Memory(*(getattr(analysis, name) for name in Memory._fields))
 
     xspace = _profile(compile_it)
     after = read_modules(xspace)
@@ -334,7 +352,7 @@ def compile_lowered(lowered: Any) -> Compiled:
     named = [name for name in after if name.startswith(f"{module}(")]
     # libtpu's module is not new where the same program was compiled just before.
     name = next((name for name in named if name not in before), named[-1])
-    return Compiled(name, after[name], xspace, memory, failure)
+    return Compiled(name, after[name], xspace, memory)
 
 
 def _profile(body: Callable[[], None]) -> bytes:

@@ -55,4 +55,4 @@ def test_every_public_name_is_there() -> None:
 def test_another_name_is_an_attribute_error() -> None:
     """The lazy module answers as any module does."""
     with pytest.raises(AttributeError, match="module 'hbmwatch' has no attribute 'watch'"):
-        importlib.import_module("hbmwatch").watch
+        _ = importlib.import_module("hbmwatch").watch

@@ -52,6 +52,7 @@ def test_it_goes_on_with_a_smaller_batch(
         assert caplog.records[1].getMessage().startswith("the donated state is lost: ")
 
 
+@pytest.mark.tpu
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_it_asks_the_compiler_of_a_topology(file: Path, tmp_path: Path) -> None:
     """Without a TPU, the TPU compiler says which batch fits, and how much that takes."""

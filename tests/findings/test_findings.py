@@ -35,6 +35,8 @@ from hbmwatch._xla.protos import HloProto, parse
 from tests import oom_programs, programs
 from tests.oom_programs import CASES, Case, array, on_one, size
 
+pytestmark = pytest.mark.tpu
+
 BF16 = 2
 MIB = 1 << 20
 # Repaired programs get so little that the compiler gives up at once.

@@ -17,6 +17,8 @@ from hbmwatch._xla.program import parse_program
 from hbmwatch._xla.xspace import make_xspace, pack_modules
 from tests import programs
 
+pytestmark = pytest.mark.tpu
+
 Reader = Literal["hbmwatch", "xprof"]
 READERS = ("hbmwatch", pytest.param("xprof", marks=programs.needs_xprof))
 

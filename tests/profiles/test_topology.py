@@ -25,6 +25,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from hbmwatch import HbmOomError, PeakSummary, load_peak_summary, watch_hbm
 from tests import programs
 
+pytestmark = pytest.mark.tpu
+
 GIB = 2**30
 
 

@@ -42,6 +42,7 @@ def log_folder(tmp_path: Path) -> Path:
 # --- the real one ---------------------------------------------------------------------------------
 
 
+@pytest.mark.tpu
 @programs.needs_xprof
 def test_it_reads_a_file_as_it_reads_bytes_and_writes_nothing_beside_it(log_folder: Path) -> None:
     """XProf's cache files go to a folder of the child's own."""
@@ -53,6 +54,7 @@ def test_it_reads_a_file_as_it_reads_bytes_and_writes_nothing_beside_it(log_fold
     assert [xplane] == list(xplane.parent.iterdir())
 
 
+@pytest.mark.tpu
 @programs.needs_xprof
 def test_totals_are_those_of_get_peak_allocations(log_folder: Path) -> None:
     """`xprof get_peak_allocations DIR` prints the total that the summary has."""
@@ -67,6 +69,7 @@ def test_totals_are_those_of_get_peak_allocations(log_folder: Path) -> None:
     assert totals[found.name] == total / MIB
 
 
+@pytest.mark.tpu
 @programs.needs_xprof
 def test_a_real_server_shows_a_packed_module(tmp_path: Path) -> None:
     """The run of a module from a dump opens in `xprof --logdir`, with the same figures."""

@@ -121,7 +121,10 @@ _GOOD: dict[str, Any] = OomReport(OomMessage("x")).to_dict()
         ({**_GOOD, "message": "x"}, "report.message is 'x', not a mapping"),
         ({**_GOOD, "process_index": "many"}, "report.process_index is 'many', not a int"),
         ({**_GOOD, "process_index": True}, "report.process_index is True, not a int"),
-        ({**_GOOD, "process_index": 10**64}, "report.process_index has a number of more than 64 digits"),
+        (
+            {**_GOOD, "process_index": 10**64},
+            "report.process_index has a number of more than 64 digits",
+        ),
         ({**_GOOD, "breakdown": {"total": -(10**64)}}, "report.breakdown has a number of more"),
         ({**_GOOD, "notes": "x"}, "report.notes is 'x', not a list"),
         ({**_GOOD, "notes": [1]}, "report.notes holds 1"),

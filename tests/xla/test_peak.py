@@ -131,6 +131,7 @@ def test_totals_are_those_of_memory_analysis(name: str, platform: str) -> None:
     assert summary.temporary_bytes == found.memory.temp_size_in_bytes
 
 
+@pytest.mark.tpu
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_the_rows_sum_to_the_peak_in_every_space(name: str) -> None:
     """Also outside of HBM, where XProf leaves out what lives through the whole program."""
@@ -159,6 +160,7 @@ def test_both_readers_agree_on_the_profiles_of_real_devices() -> None:
 # --- what is known beforehand ---------------------------------------------------------------------
 
 
+@pytest.mark.tpu
 def test_the_page_s_program_peaks_at_300_gib_and_names_its_lines() -> None:
     """200 GiB of `a @ a` and 100 GiB of the random draw, each with its own line."""
     summary = peak_summary(programs.compiled("seed", "tpu").program)
@@ -195,6 +197,7 @@ def test_donated_weights_are_aliased(platform: str) -> None:
     assert pairs == [(i, [i]) for i in range(8)]
 
 
+@pytest.mark.tpu
 def test_sizes_on_a_mesh_are_per_device() -> None:
     """A quarter of the batch is on each of four chips, and all of the replicated weights."""
     program = programs.compiled("sharded", "tpu").program
@@ -522,6 +525,7 @@ def test_an_element_type_of_the_future_does_not_hide_the_peak() -> None:
     assert caveats(whole) == ()
 
 
+@pytest.mark.tpu
 def test_the_trace_of_a_space_is_found_by_its_first_buffer() -> None:
     """What a trace says of its allocation is not to be trusted, and XProf does not."""
     program = programs.compiled("small", "tpu").program
