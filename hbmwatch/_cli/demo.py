@@ -1,64 +1,63 @@
-"""The demo: the program of OpenXLA's "Debug OOM errors with XProf" page, and its report."""
+"""`hbmwatch demo`: the program of OpenXLA's "Debug OOM errors with XProf" page, and its report."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import logging
 import os
-import sys
 from typing import Any
+
+from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
+from hbmwatch._cli.console import print_json, print_on_stderr
 
 _PAGE = "https://openxla.org/xla/oom_debugging"
 
 
-def run(topology: str | None = None, as_json: bool = False) -> int:
-    """Run the page's program out of memory and print what HbmOomError says.
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topology",
+        metavar="TOPOLOGY",
+        help="compile for this TPU topology, such as v5e:2x2; needs libtpu, but no TPU",
+    )
+    add_json_option(parser)
 
-    Args:
-        topology: A TPU topology ("v5e:2x2") to compile for, by libtpu and without a TPU; None runs
-            it on the device that is there.
-        as_json: Print the report as JSON, and nothing else.
 
-    Returns:
-        The exit code: 0, or 1 where it did not run out of memory or cannot be run.
-    """
-    if topology is not None:
-        _without_a_tpu()
-    os.environ.pop("HBMWATCH_DISABLE", None)  # a demo of nothing is none
-    # A plugin whose device is not there would otherwise print a traceback around the report.
-    logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
+def _run(options: argparse.Namespace) -> int:
+    """Run the page's program out of memory, and print what HbmOomError says."""
+    _prepare(options.topology)
     import jax
 
-    from hbmwatch import HbmOomError
+    from hbmwatch._explain.errors import HbmOomError
 
     try:
-        program = _on_topology(topology) if topology is not None else _on_device()
+        program = _step_here() if options.topology is None else _step_for(options.topology)
     except Exception as error:
-        print(f"hbmwatch demo: no compiler for {topology!r} here: {error}", file=sys.stderr)
-        return 1
-    if not as_json:
-        _announce(topology)
+        here = options.topology is None
+        problem = "start a JAX backend" if here else f"compile for {options.topology!r}"
+        print_on_stderr(f"cannot {problem}: {error}")
+        return NOTHING_FOUND
+    if not options.json:
+        _announce(options.topology)
     try:
         jax.block_until_ready(program())
     except HbmOomError as oom:
-        text = f"{oom.message.text}\n\n{oom.report}"
-        print(json.dumps(oom.report.to_dict(), indent=2) if as_json else text)
-        return 0
-    print("hbmwatch demo: the program did not run out of memory", file=sys.stderr)
-    return 1
+        if options.json:
+            print_json(oom.report.to_dict())
+        else:
+            print(f"{oom.message.text}\n\n{oom.report}")
+        return DONE
+    print_on_stderr("the demo program did not run out of memory")
+    return NOTHING_FOUND
 
 
-def _announce(topology: str | None) -> None:
-    import jax
-
-    where = f"for a {topology} topology" if topology else f"on {jax.devices()[0].device_kind}"
-    print(f"The program of {_PAGE}, {where}:\n")
-    print("    a = jax.random.normal(jax.random.PRNGKey(1), shape, dtype=jnp.bfloat16)")
-    print("    return a @ a\n")
-
-
-def _without_a_tpu() -> None:
-    """libtpu compiles for a topology on any machine, if it does not look for its own devices."""
+def _prepare(topology: str | None) -> None:
+    """Set the environment that JAX, libtpu and hbmwatch read when they are imported."""
+    os.environ.pop("HBMWATCH_DISABLE", None)  # disabled, the demo would show nothing
+    # A plugin without its device would otherwise print a traceback around the report.
+    logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
+    if topology is None:
+        return
+    # libtpu compiles for a topology on any machine, as long as it does not look for its own TPU.
     for name, value in {
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",
@@ -69,21 +68,33 @@ def _without_a_tpu() -> None:
         os.environ.setdefault(name, value)
 
 
-def _on_topology(topology: str) -> Any:
+def _announce(topology: str | None) -> None:
+    """Show the program before it runs."""
+    import jax
+
+    where = f"for a {topology} topology" if topology else f"on {jax.devices()[0].device_kind}"
+    print(f"The program of {_PAGE}, {where}:\n")
+    print("    a = jax.random.normal(jax.random.PRNGKey(1), shape, dtype=jnp.bfloat16)")
+    print("    return a @ a\n")
+
+
+def _step_for(topology: str) -> Any:
+    """The program, to compile for a TPU topology."""
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
-    from hbmwatch import watch_hbm
+    from hbmwatch._watch.decorator import watch_hbm
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     step = watch_hbm(_oom(327_680), out_shardings=SingleDeviceSharding(devices[0]))
     return lambda: step.lower().compile()
 
 
-def _on_device() -> Any:
+def _step_here() -> Any:
+    """The program, to run on the device that JAX uses by default."""
     import jax
 
-    from hbmwatch import watch_hbm
+    from hbmwatch._watch.decorator import watch_hbm
 
     # The page's size fills 300 GiB; a CPU may have that, or overcommit, so there it is 1 PiB.
     size = 2**24 if jax.devices()[0].platform == "cpu" else 327_680
@@ -91,6 +102,7 @@ def _on_device() -> Any:
 
 
 def _oom(size: int) -> Any:
+    """The page's function for matrices of size x size."""
     import jax
     import jax.numpy as jnp
 
@@ -99,3 +111,12 @@ def _oom(size: int) -> Any:
         return a @ a
 
     return oom
+
+
+COMMAND = Command(
+    name="demo",
+    purpose="run out of memory on purpose and show the report",
+    examples=("hbmwatch demo", "hbmwatch demo --topology v5e:2x2"),
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -28,6 +28,7 @@ from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.report import DeviceMemory
 from hbmwatch._report.report import OomReport
+from hbmwatch._version import __version__
 from hbmwatch._xla.peak import caveats, peak_summary
 from hbmwatch._xla.terms import MEMORY_SPACES
 
@@ -161,10 +162,8 @@ def _process_index() -> int:
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions that decide what a message and a profile look like."""
-    import hbmwatch
-
     found = {
-        "hbmwatch": hbmwatch.__version__,
+        "hbmwatch": __version__,
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
     }

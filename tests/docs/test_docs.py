@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hbmwatch import OomMessage, OomReport, parse_oom
-from hbmwatch._cli import main
+from hbmwatch._cli.main import main
 from hbmwatch._messages.notes import message_notes
 from hbmwatch._messages.parse import WORDINGS
 from hbmwatch._xla.xspace import make_xspace, read_modules
@@ -60,7 +60,7 @@ def test_the_commands_work(
         command, _, target = line.replace("/tmp/", "").partition(" > ")
         name, *arguments = shlex.split(command)
         assert name == "hbmwatch"
-        assert (line, main.main(arguments)) == (line, 0)
+        assert (line, main(arguments)) == (line, 0)
         printed = capsys.readouterr().out
         assert printed
         if target:
@@ -78,7 +78,7 @@ def test_links_lead_somewhere(file: Path) -> None:
 def test_the_exit_codes_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     """The page and `hbmwatch --help` list the same."""
     with pytest.raises(SystemExit):
-        main.main(["--help"])
+        main(["--help"])
     helped = capsys.readouterr().out.partition("exit status:\n")[2]
     codes = [tuple(line.split(maxsplit=1)) for line in helped.splitlines() if line]
     text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")

@@ -1,0 +1,79 @@
+"""What each file of this package gives to `main`: a command, and the options that several share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hbmwatch._xla.terms import MEMORY_SPACES
+
+DONE, NOTHING_FOUND, UNUSABLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 3, 130, 141
+
+
+class CommandError(Exception):
+    """The command cannot go on: the text says why in one sentence, and the exit status is 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `hbmwatch`.
+
+    Attributes:
+        name: The word that follows `hbmwatch`.
+        purpose: What the command does, in lower case: "show the memory peak of ...".
+        examples: Lines that a reader of its help can type.
+        add_arguments: Adds the command's arguments to its parser.
+        run: Does what the arguments ask for, and returns the exit status.
+    """
+
+    name: str
+    purpose: str
+    examples: tuple[str, ...]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+    @property
+    def epilog(self) -> str:
+        """The end of its help: the examples."""
+        heading = "examples" if len(self.examples) > 1 else "example"
+        return "\n  ".join((f"{heading}:", *self.examples))
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json, which every command has."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def add_peak_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a peak of a profile: --module, --memory-space and --top."""
+    parser.add_argument(
+        "--module",
+        metavar="MODULE",
+        help="module to show (default: the one with the highest peak)",
+    )
+    parser.add_argument(
+        "--memory-space",
+        choices=tuple(MEMORY_SPACES),
+        default="hbm",
+        metavar="SPACE",
+        help=f"one of {', '.join(MEMORY_SPACES)} (default: hbm, also for the memory of a GPU)",
+    )
+    parser.add_argument(
+        "--top",
+        type=positive_number,
+        default=10,
+        metavar="N",
+        help="number of buffers to show (default: 10)",
+    )
+
+
+def positive_number(text: str) -> int:
+    """An argument that is a whole number above 0; what else it is ends in a usage error."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a positive number")
+    return number

@@ -1,0 +1,56 @@
+"""`hbmwatch diff`: profiles and saved reports, compared as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import run
+
+
+def test_a_saved_report_is_compared_with_a_profile(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
+) -> None:
+    """What `peak --json` saved equals its profile, and another module differs."""
+    saved = tmp_path / "before.json"
+    saved.write_text(run(capsys, "peak", str(profile), "--json")[1])
+    same = run(capsys, "diff", str(saved), str(profile))
+    assert same[0] == 0
+    assert same[1].splitlines()[1:] == ["  the same buffers at the peak"]
+    status, out, _ = run(capsys, "diff", str(saved), str(profile), "--module", "jit_double")
+    assert (status, out.splitlines()[0]) == (
+        0,
+        "jit_triple, jit_double: 34.3 MiB -> 781 KiB at the peak, -33.6 MiB",
+    )
+
+
+@pytest.mark.parametrize("piped", [False, True], ids=["a name without .json", "a pipe"])
+def test_a_saved_report_is_known_by_its_text(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path, piped: bool
+) -> None:
+    """The name need not end in .json, and the shell's `<(...)` works too."""
+    saved = tmp_path / "before"
+    text = run(capsys, "peak", str(profile), "--json")[1]
+    if piped:
+        os.mkfifo(saved)
+        writer = threading.Thread(target=saved.write_text, args=(text,))
+        writer.start()
+    else:
+        saved.write_text(text)
+    status, out, _ = run(capsys, "diff", str(saved), str(profile))
+    if piped:
+        writer.join(10)
+    assert (status, out.splitlines()[1:]) == (0, ["  the same buffers at the peak"])
+
+
+def test_json_has_both_totals_and_the_changes(
+    capsys: pytest.CaptureFixture[str], profile: Path
+) -> None:
+    """Between a profile and itself nothing changed."""
+    status, out, _ = run(capsys, "diff", str(profile), str(profile), "--json")
+    values = json.loads(out)
+    assert (status, values["changes"], values["before"]) == (0, [], values["after"])
