@@ -146,14 +146,9 @@ class PeakBuffers:
         return self.families[live.family] >= _LAYERS and live.dims not in weights
 
     def _owners(self) -> dict[str, HloInstructionProto]:
-        """The instructions of the rows, by name; few are outside of what runs on its own."""
-        names = {op.instruction.partition("{")[0] for op in self.summary.ops if op.instruction}
-        running = (i for c in self.graph.running for i in self.program.inside(c))
-        found = {name: i for i in running if (name := i.name) in names}
-        if len(found) < len(names):
-            defining = (buffer.instruction for buffer in self.program.buffers())
-            found |= {name: i for i in defining if (name := i.name) in names}
-        return found
+        """The instructions of the rows, by name."""
+        rows = (op.instruction for op in self.summary.ops if op.instruction)
+        return self.program.definers({row.partition("{")[0] for row in rows})
 
     def _lives(self) -> Iterator[LiveBuffer]:
         """The buffers with what is known about them; not the row of small ones."""

@@ -17,7 +17,7 @@ from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.program import Program, parse_program
 from hbmwatch._xla.protos import HloModuleProto, parse
 from hbmwatch._xla.types import MemoryColor
-from hbmwatch._xla.xspace import make_xspace, read_modules
+from hbmwatch._xla.xspace import pack_modules, read_modules
 
 _LONGEST_RECOMPILE_SECONDS = 60.0
 _NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
@@ -88,7 +88,7 @@ def _dumped(message: OomMessage, failure: FailedCall, lowered: Any | None) -> Ca
 
 def _captured(program: Program, proto: bytes, note: str) -> Captured:
     host = host_name()
-    xspace = make_xspace(program.module, program.program_id, proto, host)
+    xspace = pack_modules([(program.module, program.program_id, proto)], host)
     return Captured(program, xspace, note)
 
 

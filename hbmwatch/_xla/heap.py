@@ -1,4 +1,4 @@
-"""The heap of a program over time, as XLA's heap traces tell it and as XProf reads them."""
+"""The heap of a program over time, read from XLA's heap traces as XProf reads them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from hbmwatch._xla.protos import BufferAllocationProto, HeapEvent
 from hbmwatch._xla.types import HeapEventKind
 
 _ALLOC, _FREE, _SHARE_WITH = HeapEventKind
+_LARGEST_HEAP_BYTES = 2**62
 
 
 def has_indefinite_lifetime(allocation: BufferAllocationProto) -> bool:
-    """Whether it lives through the whole program: XProf's "indefinite"."""
+    """Whether an allocation lives through the whole program: XProf's "indefinite"."""
     return (
         allocation.is_thread_local
         or allocation.is_entry_computation_parameter
@@ -24,10 +25,11 @@ def has_indefinite_lifetime(allocation: BufferAllocationProto) -> bool:
 
 
 def heap_trace(program: Program, color: int) -> Sequence[HeapEvent]:
-    """The events of the one heap trace that tells of this memory space; empty where none does.
+    """The events of the heap trace of a memory space; empty if the space has no trace.
 
-    It is the trace of a temporary allocation (a trace belongs to the allocation of its first
-    event's buffer; what it says itself is not to be trusted), else the one with most events.
+    XProf takes the trace of a temporary allocation, else the trace with the most events in the
+    space. A trace belongs to the allocation of its first event's buffer: XProf does not read the
+    allocation index that the trace itself names.
     """
     traces = program.proto.buffer_assignment.heap_simulator_traces
     owners = {}
@@ -47,13 +49,13 @@ def heap_trace(program: Program, color: int) -> Sequence[HeapEvent]:
 
 
 class Replay(NamedTuple):
-    """A heap trace, run through.
+    """The result of running through a heap trace.
 
     Attributes:
         sizes: Bytes live before each event, and after the last; empty without a trace.
-        live: The buffers live at the peak, in order of allocation, as (the buffer whose memory it
-            is, the buffer that lies in it at that time).
-        spans: The events at which a buffer comes to life and is freed, by its id.
+        live: The buffers live at the peak, in order of allocation, as (the canonical buffer, which
+            owns the memory; the buffer that uses the memory at that time).
+        spans: The events at which a buffer is allocated and freed, by its id.
     """
 
     sizes: list[int]
@@ -62,11 +64,15 @@ class Replay(NamedTuple):
 
 
 def replay(program: Program, events: Sequence[HeapEvent]) -> Replay:
-    """Run through a heap trace, as XProf does."""
+    """Run through a heap trace, as XProf does.
+
+    Raises:
+        ProfileError: The trace is inconsistent.
+    """
     heap = _Heap(program, len(events))
     sizes = [0] if events else []
     for event in events:
-        if heap.knows(event.buffer_id):
+        if heap.has_place(event.buffer_id):
             heap.step(event)
         heap.position += 1
         sizes.append(heap.size_bytes)
@@ -76,20 +82,15 @@ def replay(program: Program, events: Sequence[HeapEvent]) -> Replay:
             f"not one"
         )
     peak = sizes.index(max(sizes)) if sizes else 0
-    live: dict[int, int] = {}
-    for position, buffer, shown in heap.changes:
-        if position >= peak:
-            break
-        if shown is None:
-            live.pop(buffer, None)
-        else:
-            live[buffer] = shown
-    buffers = [(heap.buffers[whose], heap.buffers[shown]) for whose, shown in live.items()]
-    return Replay(sizes, buffers, heap.spans)
+    return Replay(sizes, heap.live_before(peak), heap.spans)
 
 
 class _Heap:
-    """The state of a heap while its trace runs; buffers are counted as often as they are shared."""
+    """The state of a heap while its trace runs.
+
+    A buffer that shares the memory of another refers to it as its canonical buffer. The memory is
+    free when nothing refers to it any more.
+    """
 
     def __init__(self, program: Program, events: int) -> None:
         self.program = program
@@ -99,25 +100,26 @@ class _Heap:
         self.size_bytes = 0
         self.references: dict[int, int] = {}
         self.canonical: dict[int, int] = {}
-        self.reused: set[int] = set()
+        self.reallocated: set[int] = set()
         self.spans: dict[int, tuple[int, int]] = {}
+        # (event, owner, the buffer that uses the memory from then on; None where it is freed)
         self.changes: list[tuple[int, int, int | None]] = []
         self.allocations: set[int] = set()
 
-    def knows(self, buffer_id: int) -> bool:
-        """Whether a buffer has a place; it is in `buffers` then."""
+    def has_place(self, buffer_id: int) -> bool:
+        """Whether a buffer lies in an allocation; then `buffers` holds it."""
         buffer = self.program.buffer(buffer_id)
         if buffer is not None:
             self.buffers[buffer_id] = buffer
         return buffer is not None
 
     def step(self, event: HeapEvent) -> None:
-        """One event of a buffer that is known."""
+        """Take one event, of a buffer that has a place."""
         buffer = event.buffer_id
         self.allocations.add(self.buffers[buffer].allocation.index)
         if event.kind == _ALLOC:
-            self._refer(self._root(buffer))
-            self._grow(buffer, buffer)
+            self._add_reference(self._canonical_buffer(buffer))
+            self._allocate(buffer, buffer)
         elif event.kind == _FREE:
             self._free(buffer)
         elif event.kind == _SHARE_WITH:
@@ -128,56 +130,71 @@ class _Heap:
                 f"this version of hbmwatch does not know"
             )
 
-    def _root(self, buffer: int) -> int:
-        """The buffer whose memory this one lies in."""
+    def live_before(self, position: int) -> list[tuple[Buffer, Buffer]]:
+        """The owners and users of the memory that is live before an event."""
+        live: dict[int, int] = {}
+        for event, owner, user in self.changes:
+            if event >= position:
+                break
+            if user is None:
+                live.pop(owner, None)
+            else:
+                live[owner] = user
+        return [(self.buffers[owner], self.buffers[user]) for owner, user in live.items()]
+
+    def _canonical_buffer(self, buffer: int) -> int:
+        """The buffer that owns the memory of a buffer."""
         while buffer in self.canonical:
             buffer = self.canonical[buffer]
         return buffer
 
-    def _refer(self, root: int) -> int:
-        """Count a user of a buffer's memory; returns how many there are."""
-        self.references[root] = self.references.get(root, 0) + 1
-        return self.references[root]
+    def _add_reference(self, owner: int) -> int:
+        """Count one more user of a buffer's memory; returns how many there are."""
+        self.references[owner] = self.references.get(owner, 0) + 1
+        return self.references[owner]
 
-    def _grow(self, buffer: int, shown: int) -> None:
-        """A buffer's memory is taken, for the buffer that shows."""
-        self.size_bytes += self.buffers[buffer].proto.size
-        if self.size_bytes >= 2**62:
-            raise ProfileError(f"the heap trace of {self.program.name} adds up to no memory's size")
-        self.changes.append((self.position, buffer, shown))
-        self.spans[shown] = (self.position, self.last)
+    def _allocate(self, owner: int, user: int) -> None:
+        """Allocate the memory of one buffer, for it or for another."""
+        self.size_bytes += self.buffers[owner].proto.size
+        if self.size_bytes >= _LARGEST_HEAP_BYTES:
+            raise ProfileError(
+                f"the heap trace of {self.program.name} is inconsistent: its buffers add up to "
+                "more than 2**62 bytes"
+            )
+        self.changes.append((self.position, owner, user))
+        self.spans[user] = (self.position, self.last)
 
     def _free(self, buffer: int) -> None:
-        """A buffer goes; its memory is free when nobody shares it any more."""
-        root = self._root(buffer)
-        self.references[root] = self.references.get(root, 0) - 1
-        if self.references[root] < 0:
+        """Free a buffer; its memory is free when no other buffer shares it."""
+        owner = self._canonical_buffer(buffer)
+        self.references[owner] = self.references.get(owner, 0) - 1
+        if self.references[owner] < 0:
             raise ProfileError(
                 f"the heap trace of {self.program.name} frees buffer {buffer} more than once"
             )
-        if self.references[root] == 0:
-            self.size_bytes -= self.buffers[root].proto.size
-            self.changes.append((self.position, root, None))
-            if root not in self.reused:
-                self._end(root)
-        if buffer != root:
-            self._end(buffer)
+        if self.references[owner] == 0:
+            self.size_bytes -= self.buffers[owner].proto.size
+            self.changes.append((self.position, owner, None))
+            if owner not in self.reallocated:
+                self._end_span(owner)
+        if buffer != owner:
+            self._end_span(buffer)
 
-    def _end(self, buffer: int) -> None:
-        """A buffer's span ends here, where it has one."""
+    def _end_span(self, buffer: int) -> None:
+        """End the span of a buffer at this event, if the buffer has one."""
         if buffer in self.spans:
             self.spans[buffer] = (self.spans[buffer][0], self.position)
 
     def _share(self, buffer: int, canonical: int) -> None:
-        """A buffer lies down in the memory of another, which may have been freed before."""
-        if not self.knows(canonical):
+        """Let a buffer share the memory of another, which may be free by now."""
+        if not self.has_place(canonical):
             return
-        root = self._root(canonical)
-        if root == buffer:
+        owner = self._canonical_buffer(canonical)
+        if owner == buffer:
             raise ProfileError(
                 f"in the heap trace of {self.program.name} buffer {buffer} shares with itself"
             )
-        self.canonical[buffer] = root  # no chain grows long, and none comes round again
-        if self._refer(root) == 1:
-            self.reused.add(root)
-            self._grow(root, buffer)
+        self.canonical[buffer] = owner  # the owner itself: chains stay short, and form no circle
+        if self._add_reference(owner) == 1:
+            self.reallocated.add(owner)
+            self._allocate(owner, buffer)

@@ -1,7 +1,6 @@
-"""XLA's programs, for the rest of the package: a profile's modules, and a module's memory peak.
+"""The memory peak of a program, computed as XProf's Memory Viewer computes it, to the byte.
 
-The peak follows XProf's Memory Viewer, to the byte
-(xprof/convert/hlo_proto_to_memory_visualization_utils.cc); tests hold it against XProf itself.
+The original is xprof/convert/hlo_proto_to_memory_visualization_utils.cc. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -21,21 +20,16 @@ from hbmwatch._xla.shapes import UNKNOWN, shape_text, subshape, unpadded_bytes
 from hbmwatch._xla.terms import SMALL_BYTES, memory_color
 
 # Text and unpadded bytes, if known, of each serialized shape.
-_Described = dict[bytes, tuple[str, int | None]]
+_Shapes = dict[bytes, tuple[str, int | None]]
 
 
 def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
-    """The memory peak of a program in one memory space, as XProf's Memory Viewer has it.
+    """The memory peak of a program in one memory space, as XProf's Memory Viewer computes it.
 
-    Allocations that live through the whole program (parameters, outputs, constants) come first,
-    then the buffers that the heap trace has live at the peak, in the order of their allocation.
-    XProf lists the former in HBM only; here they are listed in every memory space, so that the
+    The rows are first the allocations that live through the whole program (parameters, outputs,
+    constants), then the buffers of the heap trace that are live at the peak, in the order of their
+    allocation. XProf lists the former in HBM only; here every memory space lists them, so that the
     sizes sum to the peak. XProf counts the row of small buffers as 0 bytes unpadded.
-
-    Totals are over the allocations of the memory space: parameters are entry parameters, aliased
-    ones are those that hold an output as well, outputs are what else may live out, temporaries
-    are all but these and constants and thread-local scratch. They are memory_analysis()'s
-    argument, alias and temp sizes; its output size counts the aliased ones once more.
 
     Raises:
         ProfileError: The program has no buffer assignment, or an inconsistent one.
@@ -43,47 +37,46 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
     """
     color = memory_color(memory_space)
     if not program.proto.HasField("buffer_assignment"):
-        raise ProfileError(f"{program.name} has no buffer assignment, so its peak is not known")
+        raise ProfileError(f"{program.name} has no buffer assignment, so its peak is unknown")
     allocations = [a for a in program.allocations if a.color == color and not a.is_thread_local]
-    lasting = [
-        (a, b)
-        for a in allocations
-        if has_indefinite_lifetime(a)
-        if (b := _largest(program, a)) is not None
+    parameters = [a for a in allocations if a.is_entry_computation_parameter]
+    live_out = [a for a in allocations if a.maybe_live_out]
+    aliased_bytes = sum(a.size for a in live_out if a.is_entry_computation_parameter)
+    whole_program = [
+        (allocation, buffer)
+        for allocation in allocations
+        if has_indefinite_lifetime(allocation)
+        if (buffer := _largest_buffer(program, allocation)) is not None
     ]
-    lasting_bytes = sum(a.size for a, _ in lasting)
+    whole_program_bytes = sum(allocation.size for allocation, _ in whole_program)
     heap = replay(program, heap_trace(program, color))
-    points = np.array(heap.sizes, dtype=np.int64) + lasting_bytes
-    points.flags.writeable = False
-    shapes: _Described = {}
-    shown = [b for _, b in lasting] + [shown for _, shown in heap.live]
-    peak_bytes = max(heap.sizes, default=0) + lasting_bytes
+    heap_bytes = np.array(heap.sizes, dtype=np.int64) + whole_program_bytes
+    heap_bytes.flags.writeable = False
+    peak_bytes = max(heap.sizes, default=0) + whole_program_bytes
     total_bytes = sum(a.size for a in allocations)
+    shapes: _Shapes = {}
+    live = [buffer for _, buffer in whole_program] + [user for _, user in heap.live]
     return PeakSummary(
         module=program.module,
         program_id=program.program_id,
         memory_space=memory_space,
         peak_bytes=peak_bytes,
-        peak_unpadded_bytes=lasting_bytes
-        + sum(_described(canonical, shapes)[1] for canonical, _ in heap.live),
-        peak_position=int(points.argmax()) if heap.sizes else None,
-        heap_bytes=points,
-        parameter_bytes=sum(a.size for a in allocations if a.is_entry_computation_parameter),
-        output_bytes=sum(
-            a.size for a in allocations if a.maybe_live_out and not a.is_entry_computation_parameter
-        ),
-        aliased_bytes=sum(
-            a.size for a in allocations if a.maybe_live_out and a.is_entry_computation_parameter
-        ),
+        peak_unpadded_bytes=whole_program_bytes
+        + sum(_describe(owner, shapes)[1] for owner, _ in heap.live),
+        peak_position=int(heap_bytes.argmax()) if heap.sizes else None,
+        heap_bytes=heap_bytes,
+        parameter_bytes=sum(a.size for a in parameters),
+        output_bytes=sum(a.size for a in live_out) - aliased_bytes,
+        aliased_bytes=aliased_bytes,
         temporary_bytes=sum(a.size for a in allocations if not has_indefinite_lifetime(a)),
         total_allocation_bytes=total_bytes,
         fragmentation_bytes=total_bytes - peak_bytes if heap.sizes else 0,
-        ops=_rows(program, shown, shapes, heap.spans, memory_space),
+        ops=_rows(program, live, shapes, heap.spans, memory_space),
     )
 
 
 def caveats(summary: PeakSummary) -> tuple[str, ...]:
-    """Sentences on what this reader does not know in the rows of a peak; empty for most.
+    """Sentences on the element types in a peak that hbmwatch does not know; empty for most.
 
     Args:
         summary: A peak, by either reader.
@@ -91,25 +84,25 @@ def caveats(summary: PeakSummary) -> tuple[str, ...]:
     unknown = {int(kind) for op in summary.ops for kind in UNKNOWN.findall(op.shape)}
     return tuple(
         f"{summary.module}({summary.program_id}) has buffers of XLA's element type {kind}, which "
-        f"this version of hbmwatch does not know: their sizes are right, their padding is not known"
+        f"this version of hbmwatch does not know: their sizes are right, their padding is unknown"
         for kind in sorted(unknown)
     )
 
 
-def _largest(program: Program, allocation: BufferAllocationProto) -> Buffer | None:
-    """The buffer that stands for an allocation: its largest, the first of equals; None if empty."""
-    found = None
+def _largest_buffer(program: Program, allocation: BufferAllocationProto) -> Buffer | None:
+    """The largest buffer of an allocation, the first of equals; None if all are empty."""
+    largest = None
     for assigned in allocation.assigned:
         buffer = program.buffer(assigned.logical_buffer_id)
-        if buffer is not None and buffer.proto.size > (found.proto.size if found else 0):
-            found = buffer
-    return found
+        if buffer is not None and buffer.proto.size > (largest.proto.size if largest else 0):
+            largest = buffer
+    return largest
 
 
 def _rows(
     program: Program,
     buffers: Sequence[Buffer],
-    shapes: _Described,
+    shapes: _Shapes,
     spans: Mapping[int, tuple[int, int]],
     memory_space: str,
 ) -> tuple[PeakOp, ...]:
@@ -125,10 +118,10 @@ def _rows(
     return tuple(rows)
 
 
-def _described(buffer: Buffer, known: _Described) -> tuple[str, int]:
-    """The shape of a buffer as text, and the bytes of its elements: its size where not known.
+def _describe(buffer: Buffer, known: _Shapes) -> tuple[str, int]:
+    """The shape of a buffer as text, and the bytes of its elements; its size where unknown.
 
-    Equal shapes are described once, as layers repeat them.
+    Layers repeat their shapes, so each is described once.
     """
     shape = subshape(buffer.instruction.shape, buffer.proto.defined_at.shape_index)
     serialized = shape.SerializeToString()
@@ -141,14 +134,14 @@ def _described(buffer: Buffer, known: _Described) -> tuple[str, int]:
 def _row(
     program: Program,
     buffer: Buffer,
-    shapes: _Described,
+    shapes: _Shapes,
     span: tuple[int, int] | None,
     memory_space: str,
 ) -> PeakOp:
-    """What is shown of one buffer."""
+    """The row of one buffer."""
     instruction = buffer.instruction
     index = buffer.proto.defined_at.shape_index
-    shape, unpadded_bytes = _described(buffer, shapes)
+    shape, unpadded_bytes = _describe(buffer, shapes)
     stack = program.frames(instruction)
     return PeakOp(
         instruction=instruction.name + (f"{{{','.join(map(str, index))}}}" if index else ""),

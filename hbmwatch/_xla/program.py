@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.protos import (
@@ -21,9 +21,14 @@ from hbmwatch._xla.protos import (
 )
 from hbmwatch._xla.terms import MODULE_NAME
 
-# XLA's instruction ids begin with their computation's since 2025, above so many bits.
+# Since 2025 an instruction's id is its computation's id, followed by this many bits of its own.
 _ID_BITS = 32
 _LARGEST_BYTES = 2**60
+
+
+def _memo() -> Any:
+    """A field for what was made so far, by id; no argument of the constructor."""
+    return field(default_factory=dict, init=False, repr=False)
 
 
 class Buffer(NamedTuple):
@@ -36,10 +41,11 @@ class Buffer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One compiled HLO module, with its buffer assignment; everything derived is made on demand.
+    """One compiled HLO module, with its buffer assignment; what follows from it is made on demand.
 
-    The parts are XLA's protos (see _protos): instructions, computations, allocations, logical
-    buffers. Ids that point nowhere are left out of what refers to them.
+    The parts are XLA's protos (see _xla.protos): instructions, computations, allocations, logical
+    buffers. A reference to an id that does not exist is left out. A Program does not change; what
+    it has made so far is kept in private dicts, as protobuf makes a new object at each access.
 
     Attributes:
         proto: The HloProto.
@@ -52,6 +58,9 @@ class Program:
     name: str
     module: str
     program_id: int
+    _computation_instructions: dict[int, tuple[HloInstructionProto, ...]] = _memo()
+    _made_buffers: dict[int, Buffer | None] = _memo()
+    _made_frames: dict[int, tuple[str, ...]] = _memo()
 
     @property
     def allocations(self) -> Sequence[BufferAllocationProto]:
@@ -60,7 +69,7 @@ class Program:
 
     @functools.cached_property
     def listed(self) -> tuple[HloComputationProto, ...]:
-        """The computations, in order; a tuple, as protobuf is slow to go through again."""
+        """The computations, in order; a tuple, as protobuf is slow to read twice."""
         return tuple(self.proto.hlo_module.computations)
 
     @functools.cached_property
@@ -78,10 +87,10 @@ class Program:
         }
 
     def instruction(self, instruction_id: int) -> HloInstructionProto | None:
-        """An instruction by id; None where there is none.
+        """An instruction by id; None if no instruction has it.
 
-        Only the computations that are asked for are gone through, as the entry computation holds a
-        fifth of a program's instructions and nearly all that matter at a peak.
+        Only the computations that are needed are read: the entry computation holds a fifth of a
+        program's instructions, and nearly all that matter at a peak.
         """
         known = self._known
         if instruction_id not in known:
@@ -90,7 +99,7 @@ class Program:
             for instruction in computation.instructions if computation is not None else ():
                 if instruction.id >> _ID_BITS == number:
                     known[instruction.id] = instruction
-            if instruction_id not in known:  # it is an older XLA's, or a damaged program's
+            if instruction_id not in known:  # of an older XLA, or of a damaged program
                 known[instruction_id] = self.instructions.get(instruction_id)
         return known[instruction_id]
 
@@ -106,7 +115,7 @@ class Program:
 
     @functools.cached_property
     def entry(self) -> HloComputationProto | None:
-        """The entry computation; None where the module names none."""
+        """The entry computation; None if the module names none."""
         module = self.proto.hlo_module
         found = self.computations.get(module.entry_computation_id)
         named = (c for c in self.listed if c.name == module.entry_computation_name)
@@ -118,33 +127,27 @@ class Program:
         return self.inside(self.entry) if self.entry is not None else ()
 
     def inside(self, computation: HloComputationProto) -> Sequence[HloInstructionProto]:
-        """The instructions of a computation, in the order of its schedule.
-
-        They are kept: protobuf makes its objects anew each time that nobody holds them.
-        """
-        if computation.id not in self._inside:
-            self._inside[computation.id] = tuple(computation.instructions)
-        return self._inside[computation.id]
-
-    @functools.cached_property
-    def _inside(self) -> dict[int, tuple[HloInstructionProto, ...]]:
-        """What inside has made so far, by the computation's id."""
-        return {}
+        """The instructions of a computation, in the order of its schedule."""
+        made = self._computation_instructions
+        if computation.id not in made:
+            made[computation.id] = tuple(computation.instructions)
+        return made[computation.id]
 
     def buffer(self, buffer_id: int) -> Buffer | None:
-        """A logical buffer by id; None where it has no place in an allocation.
+        """A logical buffer by id; None if it lies in no allocation.
 
         Buffers are made on demand, as a peak needs a tenth of a program's.
 
         Raises:
             ProfileError: A size is negative, or no memory could hold it.
         """
-        if buffer_id not in self._buffers:
-            self._buffers[buffer_id] = self._buffer(buffer_id)
-        return self._buffers[buffer_id]
+        made = self._made_buffers
+        if buffer_id not in made:
+            made[buffer_id] = self._make_buffer(buffer_id)
+        return made[buffer_id]
 
-    def _buffer(self, buffer_id: int) -> Buffer | None:
-        """A logical buffer by id, made anew."""
+    def _make_buffer(self, buffer_id: int) -> Buffer | None:
+        """A logical buffer by id."""
         allocation, proto = self._places.get(buffer_id), self._logical.get(buffer_id)
         if allocation is None or proto is None:
             return None
@@ -155,18 +158,26 @@ class Program:
         return Buffer(proto, allocation, instruction)
 
     def buffers(self) -> Iterator[Buffer]:
-        """All logical buffers that have a place in an allocation."""
+        """All logical buffers that lie in an allocation."""
         found = map(self.buffer, self._places)
         return (buffer for buffer in found if buffer is not None)
 
-    @functools.cached_property
-    def _buffers(self) -> dict[int, Buffer | None]:
-        """The buffers that were asked for so far, by id."""
-        return {}
+    def definers(self, names: Set[str]) -> dict[str, HloInstructionProto]:
+        """The instructions of these names that define a buffer, by name.
+
+        Those of a peak are among the buffers that it read, so the others are searched last.
+        """
+        read = [buffer for buffer in self._made_buffers.values() if buffer is not None]
+        found: dict[str, HloInstructionProto] = {}
+        for buffers in (read, self.buffers()):
+            if len(found) < len(names):
+                instructions = (buffer.instruction for buffer in buffers)
+                found |= {name: i for i in instructions if (name := i.name) in names}
+        return found
 
     @functools.cached_property
     def _logical(self) -> dict[int, LogicalBufferProto]:
-        """The logical buffers by id, with a place or without."""
+        """The logical buffers by id, in an allocation or not."""
         return {buffer.id: buffer for buffer in self.proto.buffer_assignment.logical_buffers}
 
     @functools.cached_property
@@ -186,27 +197,27 @@ class Program:
 
     @property
     def aliases(self) -> Sequence[AliasEntryProto]:
-        """Which output may lie in the memory of which parameter."""
+        """Which output may reuse the memory of which parameter."""
         return self.proto.hlo_module.input_output_alias.entries
 
     @property
     def donors(self) -> Sequence[BufferDonorEntryProto]:
-        """The donated parameters for which no output was found."""
+        """The donated parameters that no output reuses."""
         return self.proto.hlo_module.buffer_donor.entries
 
     @property
     def parameter_shardings(self) -> Sequence[OpSharding]:
-        """The shardings of the parameters over the mesh; empty where there is one device."""
+        """The shardings of the parameters over the mesh; empty on one device."""
         return self.proto.hlo_module.spmd_parameters_shardings
 
     @property
     def output_sharding(self) -> OpSharding | None:
-        """The sharding of the output; None where there is one device."""
+        """The sharding of the output; None on one device."""
         module = self.proto.hlo_module
         return module.spmd_output_sharding if module.HasField("spmd_output_sharding") else None
 
     def frames(self, instruction: HloInstructionProto) -> tuple[str, ...]:
-        """The stack of the line that made it, as "/path/file.py:line", innermost first."""
+        """The Python stack of an instruction, as "/path/file.py:line", innermost first."""
         metadata = instruction.metadata
         if metadata.stack_frame_id:
             return self._frames(metadata.stack_frame_id)
@@ -214,28 +225,23 @@ class Program:
             return (f"{metadata.source_file}:{metadata.source_line}",)
         return ()
 
-    @functools.cached_property
-    def _known_frames(self) -> dict[int, tuple[str, ...]]:
-        """What _frames has found so far, by frame id."""
-        return {}
-
     def _frames(self, frame_id: int) -> tuple[str, ...]:
-        """The stack from a frame on; ends where it points nowhere or comes round again."""
-        if frame_id in self._known_frames:
-            return self._known_frames[frame_id]
+        """The stack from a frame outwards; ends at an unknown frame, or at one that is in it."""
+        if frame_id in self._made_frames:
+            return self._made_frames[frame_id]
         index = self.proto.hlo_module.stack_frame_index
         lines: dict[int, str] = {}
-        at = frame_id
-        while at not in lines and 0 < at <= len(index.stack_frames):
-            frame = index.stack_frames[at - 1]
-            lines[at] = ""
+        number = frame_id
+        while number not in lines and 0 < number <= len(index.stack_frames):
+            frame = index.stack_frames[number - 1]
+            lines[number] = ""
             if 0 < frame.file_location_id <= len(index.file_locations):
                 location = index.file_locations[frame.file_location_id - 1]
                 if 0 < location.file_name_id <= len(index.file_names):
-                    lines[at] = f"{index.file_names[location.file_name_id - 1]}:{location.line}"
-            at = frame.parent_frame_id
-        self._known_frames[frame_id] = tuple(line for line in lines.values() if line)
-        return self._known_frames[frame_id]
+                    lines[number] = f"{index.file_names[location.file_name_id - 1]}:{location.line}"
+            number = frame.parent_frame_id
+        self._made_frames[frame_id] = tuple(line for line in lines.values() if line)
+        return self._made_frames[frame_id]
 
 
 def parse_program(hlo_proto: bytes, name: str) -> Program:
@@ -247,7 +253,7 @@ def parse_program(hlo_proto: bytes, name: str) -> Program:
             HloModuleProto's id.
 
     Raises:
-        ProfileError: The bytes are no HloProto, or hold no module.
+        ProfileError: The bytes are not an HloProto, or hold no module.
     """
     proto = parse(HloProto, hlo_proto, f"the HloProto of {name}")
     if not proto.HasField("hlo_module"):

@@ -1,7 +1,7 @@
 """The parts of XLA's and the profiler's protos that we read, as types and as wire format.
 
-Each class names the fields that we read, with their numbers; what is not declared is skipped. The
-descriptors live in a pool of their own, so they never clash with TensorFlow's or anybody else's.
+Each class declares the fields that we read, with their numbers; protobuf skips all others. The
+descriptors are in a private pool, so that they never clash with TensorFlow's.
 Sources: xla/service/hlo.proto, xla/xla_data.proto, tsl/profiler/protobuf/xplane.proto.
 """
 
@@ -42,7 +42,7 @@ class Message:
 
 
 class XStat(Message):
-    """Its values are a oneof, so that a program_id of 0 is written and not left out."""
+    """The values are a oneof, so that protobuf writes a program_id of 0."""
 
     metadata_id: Annotated[int, 1]
     int64_value: Annotated[int, 4, "value"]
@@ -140,7 +140,7 @@ class DimShardingProto(Message):
 
 
 class NamedShardingProto(Message):
-    """What jaxlib 0.12 writes in place of tiles; a mesh without axes is replicated."""
+    """What jaxlib 0.12 writes instead of tiles; a mesh without axes is replicated."""
 
     mesh: Annotated[MeshProto, 2]
     dim_shardings: Annotated[Sequence[DimShardingProto], 3]
@@ -345,10 +345,10 @@ def parse(kind: type[T], data: bytes, what: str) -> T:
     Args:
         kind: One of the classes above.
         data: The serialized message.
-        what: What the bytes should be, for the error ("the profile h.xplane.pb").
+        what: What the bytes are, for the error ("the profile h.xplane.pb").
 
     Raises:
-        ProfileError: The bytes are no such message.
+        ProfileError: The bytes are not such a message.
     """
     try:
         return cast(T, message_class(kind).FromString(data))

@@ -1,4 +1,4 @@
-"""XLA's shapes: as XLA prints them, and the bytes that their elements take without padding."""
+"""XLA's shapes: their text as XLA prints it, and the bytes of their elements without padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hbmwatch._xla.protos import LayoutProto, ShapeProto, TileProto
 from hbmwatch._xla.types import PrimitiveType, element_bits, type_name
 
 _NO_ARRAYS: dict[int, str] = {PrimitiveType.OPAQUE: "opaque", PrimitiveType.TOKEN: "token"}
-# An element type that this reader does not know, as type_name writes it.
+# An element type that hbmwatch does not know, as type_name writes it.
 UNKNOWN = re.compile(r"\btype(-?\d+)\[")
 _UNBOUNDED = _COMBINED = -(2**63)
 
@@ -25,8 +25,8 @@ def subshape(shape: ShapeProto, index: Sequence[int]) -> ShapeProto:
 def unpadded_bytes(shape: ShapeProto) -> int | None:
     """Bytes of the elements alone; a tuple counts 8 bytes an entry, as its index table does.
 
-    Elements below 8 bits take a byte each unless the layout packs them. None where the element
-    type is not known, or a dimension has no bound.
+    Elements below 8 bits take a byte each unless the layout packs them. None if the element type
+    is unknown, or a dimension has no bound.
     """
     kind = shape.element_type
     if kind == PrimitiveType.TUPLE:
@@ -45,7 +45,7 @@ def unpadded_bytes(shape: ShapeProto) -> int | None:
 def shape_text(shape: ShapeProto) -> str:
     """The shape as XLA prints it: "f32[8192,8192]{1,0:T(8,128)}".
 
-    An element type that is not known prints as its number: "type99[8192]".
+    An unknown element type prints as its number: "type99[8192]".
     """
     kind = shape.element_type
     if kind == PrimitiveType.TUPLE:
@@ -68,7 +68,7 @@ def _tuple_entry(position: int, shape: ShapeProto) -> str:
 
 
 def _dimension(shape: ShapeProto, position: int) -> str:
-    """A dimension; "<=8" where 8 is a bound and "?" where there is none."""
+    """A dimension; "<=8" if 8 is a bound, "?" if there is no bound."""
     size = shape.dimensions[position]
     dynamic = position < len(shape.is_dynamic_dimension) and shape.is_dynamic_dimension[position]
     if not dynamic:

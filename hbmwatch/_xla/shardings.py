@@ -1,4 +1,4 @@
-"""How an array is laid over the devices of a mesh."""
+"""How a sharding divides an array over the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from hbmwatch._xla.types import ShardingType
 
 
 def tiles(sharding: OpSharding | None, rank: int) -> tuple[int, ...]:
-    """Into how many parts a sharding lays each dimension."""
+    """Into how many parts a sharding divides each dimension."""
     if sharding is None:
         return (1,) * rank
     named = sharding.named_sharding
-    given = [
+    parts = [
         math.prod(_axis_size(named, axis) for axis in dimension.axes)
         for dimension in named.dim_shardings
     ]
     if sharding.type == ShardingType.OTHER:
-        given = list(sharding.tile_assignment_dimensions)
-    return tuple((given + [1] * rank)[:rank])
+        parts = list(sharding.tile_assignment_dimensions)
+    return tuple((parts + [1] * rank)[:rank])
 
 
 def _axis_size(named: NamedShardingProto, axis: AxisRefProto) -> int:
-    """The size of an axis of a mesh, or of the part of it that is meant."""
+    """The size of an axis of a mesh, or of the part of the axis that a sharding uses."""
     if axis.HasField("sub_axis_info"):
         return axis.sub_axis_info.size
     axes = named.mesh.axes
@@ -31,14 +31,14 @@ def _axis_size(named: NamedShardingProto, axis: AxisRefProto) -> int:
 
 
 def spread_over(sharding: OpSharding) -> int:
-    """Over how many devices a sharding lays an array; 1 where it does not say."""
+    """Over how many devices a sharding divides an array; 1 if it does not say."""
     if sharding.type == ShardingType.OTHER:
         return math.prod(sharding.tile_assignment_dimensions)
     return math.prod(axis.size for axis in sharding.named_sharding.mesh.axes)
 
 
 def part_of(sharding: OpSharding | None, index: int) -> OpSharding | None:
-    """The sharding of one output."""
+    """The sharding of one entry of a tuple; of no tuple, the sharding itself."""
     if sharding is None or sharding.type != ShardingType.TUPLE:
         return sharding
     parts = sharding.tuple_shardings
@@ -46,6 +46,6 @@ def part_of(sharding: OpSharding | None, index: int) -> OpSharding | None:
 
 
 def is_replicated(sharding: OpSharding | None, rank: int) -> bool:
-    """Whether a sharding keeps the array whole on every device of a mesh."""
+    """Whether every device of a mesh holds the full array."""
     known = sharding is not None and sharding.type in (ShardingType.REPLICATED, ShardingType.OTHER)
     return known and math.prod(tiles(sharding, rank)) == 1

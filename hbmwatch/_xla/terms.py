@@ -1,4 +1,4 @@
-"""XProf's conventions that both readers share: memory spaces, module names, small buffers."""
+"""XProf's conventions, shared by both readers: memory spaces, module names, small buffers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hbmwatch._xla.types import MemoryColor
 MEMORY_SPACES: Mapping[str, MemoryColor] = {
     name.lower(): color for name, color in MemoryColor.__members__.items()
 }
-# Buffers below this are one row.
+# XProf combines buffers smaller than this in one row.
 SMALL_BYTES = 16 * 1024
 MODULE_NAME = re.compile(r"(?P<module>.*)\((?P<id>-?\d+)\)(?P<copy> #\d+)?", re.DOTALL)
 
 
 def memory_color(memory_space: str) -> MemoryColor:
-    """XLA's number of a memory space.
+    """XLA's number of a memory space ("hbm": 0).
 
     Raises:
         ValueError: No such memory space; the text lists them.

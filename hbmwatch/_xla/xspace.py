@@ -1,4 +1,4 @@
-"""Profiles: from an XSpace to its HLO modules, and back."""
+"""Profiles: reads the HLO modules of an XSpace, and writes an XSpace of HLO modules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hbmwatch._xla.protos import XPlane, XSpace, message_class, parse
 def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
     """Every HLO module of a profile, as "jit_step(12)" -> serialized HloProto, in the file's order.
 
-    The HloProtos are not parsed. Two different modules of one name (a GPU's and the CPU's, in two
-    planes) are both there, the second one as "jit_step(12) #2".
+    The HloProtos are not parsed. Of two different modules with one name (a GPU's and the CPU's, in
+    two planes) the second is "jit_step(12) #2".
 
     Args:
         xspace: A serialized XSpace: the content of an .xplane.pb file.
         what: What the bytes are, for errors ("h.xplane.pb").
 
     Raises:
-        ProfileError: The bytes are empty, or no XSpace.
+        ProfileError: The bytes are empty, or not an XSpace.
     """
     if not xspace:
         raise ProfileError(f"{what} is empty (0 bytes)")
@@ -31,40 +31,34 @@ def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
 
 
 def label_modules(modules: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
-    """Modules by name; a different module of a name that is taken gets " #2", " #3", ..."""
-    labelled: dict[str, bytes] = {}
+    """Modules by name; different modules with one name get " #2", " #3", ..."""
+    labeled: dict[str, bytes] = {}
     for name, proto in modules:
         label, copies = name, 1
-        while label in labelled and labelled[label] != proto:
+        while label in labeled and labeled[label] != proto:
             copies += 1
             label = f"{name} #{copies}"
-        labelled[label] = proto
-    return labelled
+        labeled[label] = proto
+    return labeled
 
 
 def _plane_modules(plane: XPlane) -> Iterable[tuple[str, bytes]]:
     """The modules of one metadata plane, as (name, serialized HloProto)."""
-    wanted = {entry.key for entry in plane.stat_metadata if entry.value.name == "Hlo Proto"}
+    hlo_protos = {entry.key for entry in plane.stat_metadata if entry.value.name == "Hlo Proto"}
     for entry in plane.event_metadata:
         for stat in entry.value.stats:
-            if stat.metadata_id in wanted and stat.bytes_value:
+            if stat.metadata_id in hlo_protos and stat.bytes_value:
                 yield entry.value.name, stat.bytes_value
 
 
-def make_xspace(name: str, program_id: int, hlo_proto: bytes, hostname: str) -> bytes:
-    """A profile that holds this one module and nothing else, as XProf's Memory Viewer reads it.
+def pack_modules(modules: Sequence[tuple[str, int, bytes]], hostname: str) -> bytes:
+    """A profile that holds these modules and nothing else; XProf's Memory Viewer can read it.
 
     Args:
-        name: The HLO module's name, without its id ("jit_step").
-        program_id: The number in the profile's "jit_step(12)".
-        hlo_proto: The serialized HloProto.
-        hostname: The host that compiled it.
+        modules: The HLO modules, each as (the name without its id, as in "jit_step"; the number in
+            the profile's "jit_step(12)"; the serialized HloProto).
+        hostname: The host that compiled them.
     """
-    return pack_modules([(name, program_id, hlo_proto)], hostname)
-
-
-def pack_modules(modules: Sequence[tuple[str, int, bytes]], hostname: str) -> bytes:
-    """A profile of modules only, each as (name without id, program id, serialized HloProto)."""
     events = [
         {
             "id": key,
@@ -88,5 +82,5 @@ def pack_modules(modules: Sequence[tuple[str, int, bytes]], hostname: str) -> by
 
 
 def _signed(number: int) -> int:
-    """A 64-bit number in the range of int64."""
+    """An unsigned 64-bit number as the int64 with the same bits."""
     return (number + 2**63) % 2**64 - 2**63

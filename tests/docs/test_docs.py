@@ -14,7 +14,7 @@ from hbmwatch import OomMessage, OomReport, parse_oom
 from hbmwatch._cli.main import main
 from hbmwatch._messages.notes import message_notes
 from hbmwatch._messages.parse import WORDINGS
-from hbmwatch._xla.xspace import make_xspace, read_modules
+from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests import programs
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_the_commands_work(
     run.mkdir(parents=True)
     compiled = programs.compiled("train", "cpu")
     proto = read_modules(compiled.xspace)[compiled.program.name]
-    alone = make_xspace(compiled.program.module, compiled.program.program_id, proto, "host")
+    alone = pack_modules([(compiled.program.module, compiled.program.program_id, proto)], "host")
     (run / "host.xplane.pb").write_bytes(alone)
     Path("train.log").write_text("RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.\n")
     (commands,) = blocks(ROOT / "docs" / "command-line.md", "sh")

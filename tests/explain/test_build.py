@@ -16,7 +16,7 @@ from hbmwatch import HbmOomError, OomReport, ProfileError, watch_hbm
 from hbmwatch._explain import build
 from hbmwatch._jax import profiler
 from hbmwatch._xla.protos import HloProto, message_class
-from hbmwatch._xla.xspace import make_xspace, read_modules
+from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests import programs
 from tests.live import SIDE, fill
 
@@ -124,7 +124,7 @@ def unknown_event(xspace: bytes) -> bytes:
     buffer = assignment.buffer_allocations[0].assigned[0].logical_buffer_id
     assignment.heap_simulator_traces.add().events.add(kind=7, buffer_id=buffer)
     number = int(name.partition("(")[2].rstrip(")"))
-    return make_xspace("jit_fill", number, program.SerializeToString(), "host")
+    return pack_modules([("jit_fill", number, program.SerializeToString())], "host")
 
 
 XPROFS = {

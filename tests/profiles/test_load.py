@@ -14,7 +14,7 @@ import hbmwatch
 from hbmwatch import PeakSummary, ProfileError, load_peak_summary
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
-from hbmwatch._xla.xspace import make_xspace, pack_modules
+from hbmwatch._xla.xspace import pack_modules
 from tests import programs
 
 pytestmark = pytest.mark.tpu
@@ -36,7 +36,7 @@ def module(name: str, program: str = "train", platform: str = "tpu") -> bytes:
     """A profile of one module, under a name of our own."""
     plain, _, number = name.rstrip(")").rpartition("(")
     proto = programs.compiled(program, platform).hlo_proto
-    return make_xspace(plain, int(number), proto, "host")
+    return pack_modules([(plain, int(number), proto)], "host")
 
 
 def own(name: str, program: str = "train", platform: str = "tpu") -> PeakSummary:

@@ -23,7 +23,7 @@ from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
-from hbmwatch._xla.xspace import make_xspace
+from hbmwatch._xla.xspace import pack_modules
 from tests import programs
 from tests.xla.test_peak import _frame_cycle, changed
 
@@ -76,7 +76,7 @@ def test_a_real_server_shows_a_packed_module(tmp_path: Path) -> None:
     found = programs.compiled("train", "tpu")
     run = tmp_path / "plugins" / "profile" / "run"
     run.mkdir(parents=True)
-    data = make_xspace("jit_train_step", 77, found.hlo_proto, "host")
+    data = pack_modules([("jit_train_step", 77, found.hlo_proto)], "host")
     (run / "host.xplane.pb").write_bytes(data)
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -134,7 +134,7 @@ def test_an_unknown_memory_space_is_a_value_error() -> None:
 @programs.needs_xprof
 def test_a_proto_on_which_xprof_never_ends_cannot_take_the_memory() -> None:
     """A cycle of stack frames makes XProf collect frames for ever: it hits its limit and dies."""
-    data = make_xspace("jit_train_step", 7, changed(_frame_cycle), "host")
+    data = pack_modules([("jit_train_step", 7, changed(_frame_cycle))], "host")
     with pytest.raises(ProfileError, match=r"XProf (failed in its process|did not answer)"):
         xprof.peak_summary(data, "jit_train_step(7)", timeout_s=60)
 

@@ -26,7 +26,7 @@ from hbmwatch._findings.rank import find
 from hbmwatch._messages.parse import parse_oom as parsed
 from hbmwatch._xla.peak import caveats, peak_summary
 from hbmwatch._xla.program import parse_program
-from hbmwatch._xla.xspace import make_xspace, read_modules
+from hbmwatch._xla.xspace import pack_modules, read_modules
 
 EXAMPLES = int(os.environ.get("HBMWATCH_FUZZ_EXAMPLES", "300"))
 fuzz = settings(
@@ -128,7 +128,7 @@ def test_any_text_is_a_message_or_none(text: str) -> None:
 def profiles() -> tuple[bytes, bytes]:
     """A profile and the HloProto in it."""
     proto = hlo_proto(12, 2**20)
-    return make_xspace("jit_step", 1, proto, "host"), proto
+    return pack_modules([("jit_step", 1, proto)], "host"), proto
 
 
 def read_profile(data: bytes) -> None:

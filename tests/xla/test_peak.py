@@ -17,14 +17,13 @@ from hbmwatch._profiles import xprof
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.profile_error import ProfileError
-from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.heap import heap_trace
 from hbmwatch._xla.peak import caveats, peak_summary
 from hbmwatch._xla.program import parse_program
 from hbmwatch._xla.protos import HloProto, XSpace, message_class
 from hbmwatch._xla.shardings import tiles
 from hbmwatch._xla.terms import memory_color
-from hbmwatch._xla.xspace import make_xspace, read_modules
+from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests import programs
 
 GIB, MIB = 2**30, 2**20
@@ -227,31 +226,6 @@ def test_a_summary_s_heap_cannot_be_written() -> None:
     assert (heap.dtype, heap.flags.writeable) == (np.dtype(np.int64), False)
 
 
-@pytest.mark.parametrize(
-    ("stack", "expected"),
-    [
-        ((), ""),
-        (("/home/me/train.py:88",), "train.py:88"),
-        (("/x/site-packages/flax/linen/linear.py:271", "/home/me/train.py:88"), "train.py:88"),
-        (("/usr/lib/python3/dist-packages/a.py:1", "/home/me/train.py:88"), "train.py:88"),
-        (("/usr/lib/python3.11/contextlib.py:81", "/home/me/train.py:88"), "train.py:88"),
-        (("/src/jax/jax/_src/numpy/lax_numpy.py:3", "/home/me/train.py:88"), "train.py:88"),
-        (("<frozen runpy>:88", "/home/me/train.py:1"), "train.py:1"),
-        (("<ipython-input-3-a>:3", "/home/me/run.py:1"), "<ipython-input-3-a>:3"),
-        (
-            ("/v/lib/python3.11/site-packages/hbmwatch/_cli/demo.py:98", "/v/bin/hbmwatch:8"),
-            "demo.py:98",
-        ),
-        ((r"C:\Python\Lib\site-packages\optax\a.py:5", r"C:\me\train.py:7"), "train.py:7"),
-        (("/x/site-packages/flax/linen/linear.py:271",), "linear.py:271"),
-        (("train.py:3",), "train.py:3"),
-    ],
-)
-def test_the_source_is_the_first_line_of_the_user(stack: tuple[str, ...], expected: str) -> None:
-    """Installed packages and Python's library are passed over, unless there is nothing else."""
-    assert user_frame(stack) == expected
-
-
 def test_an_unknown_memory_space_is_a_value_error_that_lists_them() -> None:
     """The text names every choice."""
     program = programs.compiled("small", "cpu").program
@@ -306,9 +280,9 @@ def test_what_is_no_profile_is_refused(data: bytes) -> None:
 @programs.needs_xprof
 @pytest.mark.parametrize("number", [0, 7, 2**63 + 12345])
 def test_a_packed_module_is_read_by_both_readers(number: int) -> None:
-    """make_xspace gives XProf what it needs, for a CPU's first program as for a TPU's hash."""
+    """pack_modules gives XProf what it needs, for a CPU's first program as for a TPU's hash."""
     found = programs.compiled("train", "cpu")
-    data = make_xspace("jit_train_step", number, found.hlo_proto, "host")
+    data = pack_modules([("jit_train_step", number, found.hlo_proto)], "host")
     name = f"jit_train_step({number})"
     assert read_modules(data) == {name: found.hlo_proto}
     program = parse_program(found.hlo_proto, name)
@@ -371,7 +345,7 @@ def test_a_damaged_program_gives_a_sentence_or_a_summary(platform: str) -> None:
     found = programs.compiled("scanned", platform)
     for data in damaged(found.hlo_proto, seed=2):
         try:
-            read_all(make_xspace("jit_loss", 1, data, "host"))
+            read_all(pack_modules([("jit_loss", 1, data)], "host"))
             outcomes.add("read")
         except ProfileError as error:
             assert len(str(error)) > 20
@@ -479,7 +453,7 @@ def _frames_nowhere(proto: Any) -> None:
 def test_what_xprof_leaves_out_is_left_out(change: Callable[[Any], None]) -> None:
     """Ids that point nowhere and a missing trace change our figures as they change XProf's."""
     proto = changed(change)
-    data = make_xspace("jit_train_step", 7, proto, "host")
+    data = pack_modules([("jit_train_step", 7, proto)], "host")
     expected = xprof.peak_summary(data, "jit_train_step(7)")
     assert expected == peak_of(proto)
     assert expected != peak_summary(programs.compiled("donated", "cpu").program)
