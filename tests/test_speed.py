@@ -1,14 +1,20 @@
-"""The ratios that the benchmarks print stay where they are; no time is asserted, only ratios."""
+"""Ratios of processor time beside a stored base; `pytest -m benchmark -n0` runs them.
+
+A ratio compares two pieces of work of one run, so that it does not depend on the machine. The base
+is in benchmarks/base.json; HBMWATCH_UPDATE_BASE=1 writes it anew.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from benchmarks._timing import fastest
@@ -20,17 +26,24 @@ from hbmwatch._xla.program import parse_program
 from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests.live import SMALL, fill, oom_of
 
-TRIES = 12  # other programs may disturb many of them; mostly the first is enough
+pytestmark = pytest.mark.benchmark
+
+BASE = Path(__file__).parents[1] / "benchmarks" / "base.json"
+TRIES = 5
+# From run to run the medians differ by up to a fifth.
+ALLOWED = 1.3
 
 
-def least(ratio: Callable[[], float], enough: float) -> float:
-    """The smallest of a few tries of a ratio; no more of them than it takes."""
-    found = float("inf")
-    for _ in range(TRIES):
-        found = min(found, ratio())
-        if found <= enough:
-            break
-    return found
+def check(name: str, ratio: Callable[[], float]) -> None:
+    """The median of a few tries of a ratio is not much above the stored one."""
+    median = statistics.median(ratio() for _ in range(TRIES))
+    base = json.loads(BASE.read_text())
+    if os.environ.get("HBMWATCH_UPDATE_BASE") == "1":
+        BASE.write_text(
+            json.dumps(base | {name: round(median, 2)}, indent=2, sort_keys=True) + "\n"
+        )
+    else:
+        assert median <= ALLOWED * base[name], f"{name}: {median:.2f}, was {base[name]:.2f}"
 
 
 def added(bare: Any, wrapped: Any, watched: Any, argument: Any, calls: int = 400) -> float:
@@ -44,56 +57,52 @@ def added(bare: Any, wrapped: Any, watched: Any, argument: Any, calls: int = 400
 
 @pytest.mark.parametrize("leaves", [1, 100, 1000])
 def test_a_watch_adds_what_a_bare_wrapper_adds(leaves: int) -> None:
-    """At most 1.6 times, however many leaves the argument has: the call itself costs nothing."""
+    """Around a function that does nothing, however many leaves its argument has."""
     argument = [SMALL] * leaves
     watched = watch_hbm(nothing, jit=False)
 
-    assert least(lambda: added(nothing, bare_wrapper(nothing), watched, argument), 1.25) <= 1.6
+    check(
+        f"watch / bare wrapper (leaves: {leaves})",
+        lambda: added(nothing, bare_wrapper(nothing), watched, argument),
+    )
 
 
 def test_a_watched_jit_call_adds_what_a_bare_wrapper_adds() -> None:
-    """At most 1.6 times around a call of a jitted function."""
+    """Around a call of a jitted function."""
     jitted = jax.jit(work)
     watched = watch_hbm(jitted)
 
-    assert least(lambda: added(jitted, bare_wrapper(jitted), watched, [SMALL]), 1.25) <= 1.6
+    check(
+        "watched jit / bare wrapper",
+        lambda: added(jitted, bare_wrapper(jitted), watched, [SMALL]),
+    )
 
 
-def test_a_watched_compiled_program_is_as_fast_as_a_wrapped_one() -> None:
-    """The watch stands in the place of the method through which JAX calls it."""
+def test_a_watched_compiled_program_is_as_fast_as_the_bare_one() -> None:
+    """The watch replaces the method through which JAX calls it."""
     compiled = jax.jit(work).lower([SMALL]).compile()
     watched = watch_hbm(work).lower([SMALL]).compile()
 
-    assert least(lambda: added(compiled, bare_wrapper(compiled), watched, [SMALL]), 1.25) <= 1.6
+    def ratio() -> float:
+        cases = {"bare": lambda: compiled([SMALL]), "watched": lambda: watched([SMALL])}
+        best = fastest(cases, runs=60, calls=400, clock=time.thread_time)
+        return best["watched"] / best["bare"]
 
-
-def test_the_host_runs_ahead() -> None:
-    """Twenty steps of some milliseconds are dispatched while the first is being computed."""
-    x = jnp.ones(2**20)
-    step: Any = watch_hbm(lambda x: work([x]))
-    jax.block_until_ready(step(x))
-
-    def outstanding() -> int:
-        results = [step(x) for _ in range(20)]
-        count = sum(not result.is_ready() for result in results)
-        jax.block_until_ready(results)
-        return count
-
-    assert max(outstanding() for _ in range(TRIES)) >= 18
+    check("watched program / bare program", ratio)
 
 
 def test_reading_grows_no_worse_than_n_log_n() -> None:
-    """Ten times the buffers take at most twenty times as long: parse, peak, findings, text."""
+    """Ten times the buffers: parse, peak, findings and text together."""
     small, large = hlo_proto(2_000), hlo_proto(20_000)
 
-    def ratio() -> float:
-        return sum(measure(large)[:-1]) / sum(measure(small)[:-1])
-
-    assert least(ratio, 13) <= 20
+    check(
+        "20,000 buffers / 2,000 buffers",
+        lambda: sum(measure(large)[:-1]) / sum(measure(small)[:-1]),
+    )
 
 
 def test_a_long_notebook_s_profile_is_read_for_one_module() -> None:
-    """One of 500 modules is found in less time than it takes to parse twenty of them."""
+    """One of 500 modules is found without parsing the others."""
     proto = hlo_proto(1_000)
     modules = [("jit_step", 7 + n, proto) for n in range(MODULES)]
     xspace = pack_modules(modules, "host")
@@ -108,11 +117,11 @@ def test_a_long_notebook_s_profile_is_read_for_one_module() -> None:
         best = fastest({"one": one, "of many": of_many}, runs=5, calls=1, clock=time.thread_time)
         return best["of many"] / best["one"]
 
-    assert least(ratio, 10) <= 20
+    check("one of 500 modules / one module", ratio)
 
 
 def test_a_failure_costs_less_than_compiling_the_step(tmp_path: Path) -> None:
-    """What is added to a failing call is less than what JAX takes to compile the smallest step."""
+    """What a watch adds to a failing call, beside what JAX takes to compile the smallest step."""
     watched = watch_hbm(fill, logdir=tmp_path)
     bare = jax.jit(fill)
 
@@ -129,7 +138,7 @@ def test_a_failure_costs_less_than_compiling_the_step(tmp_path: Path) -> None:
             "watched": lambda: oom_of(watched, SMALL),
             "compile": compiling,
         }
-        best = fastest(cases, runs=5, calls=2)
+        best = fastest(cases, runs=5, calls=2, clock=time.process_time)
         return (best["watched"] - best["bare"]) / best["compile"]
 
-    assert least(ratio, 0.5) <= 1
+    check("what a failure adds / a compile", ratio)
