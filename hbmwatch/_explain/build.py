@@ -22,6 +22,7 @@ from hbmwatch._explain.problems import Problems
 from hbmwatch._findings.rank import of_message
 from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
 from hbmwatch._jax.lowered import CallInfo, call_info
+from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._profiles import xprof
 from hbmwatch._profiles.runs import keep, logdir_of
 from hbmwatch._records.message import OomMessage
@@ -106,8 +107,7 @@ def _lowered(failure: FailedCall) -> Any | None:
     """The failing program's jax.stages.Lowered, taken out of equinox's or flax's."""
     if failure.lower is None:
         return None
-    lowered = failure.lower()
-    return getattr(lowered, "lowered", lowered)
+    return plain_lowered(failure.lower())
 
 
 def _call(lowered: Any | None, failure: FailedCall) -> CallInfo | None:

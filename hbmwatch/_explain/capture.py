@@ -9,6 +9,7 @@ from typing import Any
 
 from hbmwatch._explain.failure import FailedCall
 from hbmwatch._jax import dump, profiler
+from hbmwatch._jax.executable import hlo_module
 from hbmwatch._jax.unavailable import Unavailable
 from hbmwatch._profiles.runs import host_name
 from hbmwatch._records.message import OomMessage
@@ -167,11 +168,8 @@ def _compiled_name(message: OomMessage, failure: FailedCall, lowered: Any | None
     if message.phase == "compile" or failure.compile is None:
         return ""
     try:
-        compiled = failure.compile(lowered)
-        compiled = getattr(compiled, "compiled", compiled)  # equinox and flax wrap it
-        module = compiled.runtime_executable().hlo_modules()[0]
-        serialized = module.as_serialized_hlo_module_proto()
-        return f"{module.name}({parse(HloModuleProto, serialized, 'the HLO module').id})"
+        name, serialized = hlo_module(failure.compile(lowered))
+        return f"{name}({parse(HloModuleProto, serialized, 'the HLO module').id})"
     except Exception:  # any backend may refuse; the figures then tell the programs apart
         return ""
 

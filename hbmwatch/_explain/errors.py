@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jax.errors import JaxRuntimeError
 
 from hbmwatch._explain.problems import described, text_of
+from hbmwatch._jax.errors import is_mosaic_error
 from hbmwatch._report.text import headline
 
 # The wordings and the records are two thirds of what a watch would load: only a failure does.
@@ -114,9 +115,8 @@ def belongs_to_jax(error: BaseException) -> bool:
     Those we replace by HbmOomError; an exception class of somebody else's stays what it is.
     """
     kind = type(error)
-    mosaic = kind.__name__ == "MosaicError" and kind.__module__.startswith("jax.")
     warm = kind is ValueError and text_of(error).startswith("RESOURCE_EXHAUSTED:")
-    return kind is JaxRuntimeError or warm or mosaic
+    return kind is JaxRuntimeError or warm or is_mosaic_error(error)
 
 
 def _is_from_jax(error: BaseException) -> bool:

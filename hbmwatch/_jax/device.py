@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from hbmwatch._jax.lowered import named_leaves
+from hbmwatch._jax.lowering import lowering_details
 from hbmwatch._records.report import DeviceMemory, LiveArrays
 
 _SHOWN_GROUPS = 20
@@ -17,10 +18,7 @@ _TELLING = ("cpu", "gpu", "cuda", "rocm")
 
 def devices_of(lowered: Any | None, args: Any) -> list[Any]:
     """The devices that a program runs on, from its outputs' and arguments' shardings."""
-    lowering = getattr(lowered, "_lowering", None)
-    # Private, and in one of two places, as of jax 0.6.2 to 0.12.
-    details = getattr(lowering, "compile_args", None) or {}
-    lists = [getattr(lowering, "_device_list", None), details.get("device_assignment")]
+    lists: list[Any] = [lowering_details(lowered).devices]
     try:
         leaves = jax.tree_util.tree_leaves((getattr(lowered, "out_info", None), args))
         lists += [getattr(getattr(x, "sharding", None), "device_set", None) for x in leaves]

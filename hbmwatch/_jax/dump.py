@@ -1,4 +1,4 @@
-"""XLA's dump: the other way to the HloProto of a program that failed."""
+"""XLA's dump: the HloProto of a program that is compiled once more."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,21 @@ from hbmwatch._jax.unavailable import Unavailable
 _log = logging.getLogger("hbmwatch")
 
 
-def dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> bytes:
-    """The HloProto that XLA dumps while it compiles `lowered` once more; the failure is expected.
+@dataclass(frozen=True, slots=True, eq=False)
+class Dump:
+    """What one compile left.
 
-    Raises:
-        Unavailable: Nothing was dumped.
+    Attributes:
+        hlo_proto: The optimized program as a serialized HloProto; None where XLA dumped none.
+        error: What the compile raised; None where it succeeded.
     """
+
+    hlo_proto: bytes | None
+    error: Exception | None
+
+
+def compile_with_dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> Dump:
+    """Compile `lowered` once more, so that XLA dumps the program; a failure is an answer, too."""
     with tempfile.TemporaryDirectory(prefix="hbmwatch-dump-") as folder:
         options = {
             **(compiler_options or {}),
@@ -30,14 +40,27 @@ def dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> byt
             # has is not compiled. This one is in the key, and the folder has a new name each time.
             "xla_gpu_dump_autotune_results_to": os.path.join(folder, "autotune"),
         }
+        failed = None
         try:
             lowered.compile(compiler_options=options)
         except Exception as error:
-            _log.debug("compiling once more for the dump failed, as it may", exc_info=error)
+            failed = error
         dumped = sorted(Path(folder).glob("*after_optimizations.hlo.pb"), key=_size)
-        if not dumped:
-            raise Unavailable("compiling the program once more left no HLO dump")
-        return dumped[-1].read_bytes()
+        return Dump(dumped[-1].read_bytes() if dumped else None, failed)
+
+
+def dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> bytes:
+    """The serialized HloProto that XLA dumps while it compiles `lowered` once more.
+
+    Raises:
+        Unavailable: Nothing was dumped.
+    """
+    made = compile_with_dump(lowered, compiler_options)
+    if made.error is not None:
+        _log.debug("compiling once more for the dump failed, as expected", exc_info=made.error)
+    if made.hlo_proto is None:
+        raise Unavailable("recompiling the program left no HLO dump")
+    return made.hlo_proto
 
 
 def _size(path: Path) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from hbmwatch._analysis.facts import Argument, ProgramFacts
 from hbmwatch._findings.leaves import undonated
 from hbmwatch._jax.lowered import CallInfo, Leaf, call_info
+from hbmwatch._jax.lowering import lowering_details, plain_lowered
 from hbmwatch._xla.shardings import is_replicated
 
 
@@ -69,7 +70,7 @@ def shaped_call(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sha
     leaves = [_shape(leaf) for leaf in given]
     shaped_args, shaped_kwargs = jax.tree.unflatten(tree, leaves)
     lowered = step.lower(*shaped_args, **shaped_kwargs)
-    lowered = getattr(lowered, "lowered", lowered)
+    lowered = plain_lowered(lowered)
     info = call_info(lowered)
     arrays = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct))
     places = _aligned([leaves[i] for i in arrays], info.arguments)
@@ -96,8 +97,7 @@ def _aligned(arrays: Sequence[Any], arguments: Sequence[Leaf]) -> list[int]:
 
 def _in_shardings(lowered: Any, info: CallInfo, places: Sequence[int]) -> list[Any]:
     """The shardings that the step gives its arrays; None where it gives none."""
-    details = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
-    given = iter(details.get("in_shardings") or ())
+    given = iter(lowering_details(lowered).in_shardings)
     by_leaf = [next(given, None) if leaf.used else None for leaf in info.arguments]
     return [by_leaf[place] for place in places]
 
@@ -161,8 +161,7 @@ def _out_shardings(call: ShapedCall) -> Any:
     """The shardings of the step's outputs, in their tree; None for those that are not given."""
     import jax
 
-    details = getattr(getattr(call.lowered, "_lowering", None), "compile_args", {})
-    given = list(details.get("out_shardings") or ())
+    given = lowering_details(call.lowered).out_shardings
     known = [s if isinstance(s, jax.sharding.Sharding) else None for s in given]
     structure: Any = jax.tree.structure(call.lowered.out_info)
     return jax.tree.unflatten(structure, known) if structure.num_leaves == len(known) else None

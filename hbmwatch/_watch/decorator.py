@@ -27,7 +27,8 @@ import jax
 
 from hbmwatch._explain.failure import Capture, FailedCall, Settings, Sync
 from hbmwatch._explain.raising import raise_explained
-from hbmwatch._watch.guard import Compiles, guarded, since_lowering
+from hbmwatch._jax.compiles import since_lowering
+from hbmwatch._watch.guard import CompileHistory, guarded
 from hbmwatch._watch.stages import Lowered, Traced, watched_stage
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def _call_failure(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     outputs: Any,
-    compiles: Compiles,
+    history: CompileHistory,
 ) -> FailedCall:
     """What is known of a failed call of a function that JAX compiles when it is called."""
     jitted = _holds_jitted(target) and not getattr(jax.config, "jax_disable_jit", False)
@@ -322,9 +323,9 @@ def _call_failure(
         args=args,
         kwargs=kwargs,
         outputs=outputs,
-        compile_seconds=compiles.seconds,
+        compile_seconds=history.seconds,
         since_lowering_seconds=since_lowering(),
-        previous=tuple(compiles.shapes),
+        previous=tuple(history.shapes),
     )
     if isinstance(target, jax.stages.Compiled):
         return replace(known, compile=lambda _: target)

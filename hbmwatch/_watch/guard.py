@@ -5,51 +5,37 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.monitoring
 
 from hbmwatch._explain.errors import find_oom
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
+from hbmwatch._jax import compiles
+from hbmwatch._jax.executable import direct_call
 from hbmwatch._jax.lowered import Leaf, array_leaves
 
 _log = logging.getLogger("hbmwatch")
 
-_BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
-_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-
 _REMEMBERED_COMPILES = 8
 
-# How many programs this process has compiled, what the last took, when one was last lowered.
-_compiles = 0
-_compile_seconds = 0.0
-_lowered_at = 0.0
+# Changes with every compile of this process. A global of this module is the fastest to read.
+_compiles: float = 0
 
 
-def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
-    global _compiles, _compile_seconds, _lowered_at
-    if event == _BACKEND_COMPILE:
-        _compiles += 1
-        _compile_seconds = duration_secs
-    elif event == _LOWERED:
-        _lowered_at = time.perf_counter()
+def _count(number: float) -> None:
+    global _compiles
+    _compiles = number
 
 
-jax.monitoring.register_event_duration_secs_listener(_on_duration)
-
-
-def since_lowering() -> float:
-    """What a compile that has just failed took: it began when its program had been lowered."""
-    return time.perf_counter() - _lowered_at
+compiles.follow(_count)
 
 
 @dataclass(slots=True)
-class Compiles:
+class CompileHistory:
     """What a watched function has been compiled for.
 
     Attributes:
@@ -62,7 +48,7 @@ class Compiles:
 
     def add(self, target: Any, args: Any, kwargs: Any) -> None:
         """Note the compile that this call has just made."""
-        self.seconds = _compile_seconds
+        self.seconds = compiles.compile_seconds()
         with contextlib.suppress(Exception):  # a user's pytree may refuse to be flattened
             self.shapes.append(array_leaves(target, args, kwargs))
         del self.shapes[:-_REMEMBERED_COMPILES]
@@ -78,11 +64,12 @@ def guarded(target: Any, failure: Callable[..., FailedCall], settings: Settings)
         settings: What watch_hbm was asked for.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
-    compiles = Compiles()
+    history = CompileHistory()
     settle = _SETTLE[settings.sync]
     unsettled = True
     # Bound here, for at the interpreter's end the names of a module are None.
     explain, partial = raise_explained, functools.partial
+    compiled_since = compiles.compiled_since
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         nonlocal call, unsettled
@@ -91,31 +78,23 @@ def guarded(target: Any, failure: Callable[..., FailedCall], settings: Settings)
             # Unpacking empty keywords would take a third of what all of this takes.
             out = call(*args, **kwargs) if kwargs else call(*args)
             if unsettled or before != _compiles:
-                unsettled = settle(out, args, kwargs)
-                call = _direct(call)
-                if before != _compiles:
-                    compiles.add(target, args, kwargs)
+                compiled = before != _compiles and compiled_since(before)
+                if unsettled or compiled:
+                    unsettled = settle(out, args, kwargs)
+                    call = direct_call(call) or call
+                if compiled:
+                    history.add(target, args, kwargs)
             return out
         except Exception as error:
             unsettled = True
-            if before != _compiles:
-                compiles.seconds = _compile_seconds
+            if before != _compiles and compiled_since(before):
+                history.seconds = compiles.compile_seconds()
             # A lambda here would make cells of args and kwargs, on every call.
-            known = partial(failure, args, kwargs, out, compiles)
+            known = partial(failure, args, kwargs, out, history)
             explain(error, known, settings)
             raise
 
     return watched
-
-
-def _direct(call: Any) -> Any:
-    """The C++ call of a compiled program that has been called before, else `call` itself.
-
-    JAX has it under a private name, behind a method in Python; a watch in the latter's place takes
-    no longer than the bare program.
-    """
-    compiled = type(call) is jax.stages.Compiled  # isinstance would take a watched one, too
-    return (getattr(call, "_call", None) if compiled else None) or call
 
 
 def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[..., Any]:

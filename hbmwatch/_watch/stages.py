@@ -11,7 +11,7 @@ from typing import Any
 
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
-from hbmwatch._watch.guard import Compiles, guarded
+from hbmwatch._watch.guard import CompileHistory, guarded
 
 
 class Stage:
@@ -74,7 +74,7 @@ class Compiled(Stage):
         super().__init__(stage, known, settings)
 
         def failure(
-            args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any, compiles: Compiles
+            args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any, history: CompileHistory
         ) -> FailedCall:
             return replace(known, args=args, kwargs=kwargs, outputs=outputs)
 

@@ -1,0 +1,140 @@
+"""Each private name of JAX that we read is there, so that a report is as good as it can be.
+
+Where one is gone a fallback gives less: paths as "args[0]['w']", no mesh, a second compile. A new
+version of JAX fails here first.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch._jax import compiles
+from hbmwatch._jax.errors import is_mosaic_error
+from hbmwatch._jax.executable import direct_call, hlo_module
+from hbmwatch._jax.lowering import LoweringDetails, lowering_details
+
+X = jnp.ones(4)
+LOWERED = jax.jit(lambda x, unused: {"y": x + 1}).lower(X, X)
+COMPILED = LOWERED.compile()
+COMPILED(X, X)
+
+# Names that not every supported version has: jax 0.7 moved the devices.
+MOVED = jax.__version_info__ >= (0, 7)
+ABSENT = {"compile_args['device_assignment']" if MOVED else "MeshComputation._device_list"}
+
+
+def module(name: str) -> Any:
+    """A module of JAX."""
+    return importlib.import_module(name)
+
+
+def lowering() -> Any:
+    """The computation in a lowered program."""
+    return LOWERED._lowering
+
+
+def compile_args() -> Any:
+    """What JAX compiles the computation with."""
+    return lowering().compile_args
+
+
+def runtime_executable() -> Any:
+    """The runtime's part of a compiled program."""
+    return COMPILED.runtime_executable()
+
+
+NAMES: dict[str, Callable[[], object]] = {
+    "Lowered._lowering": lowering,
+    "MeshComputation.compile_args": compile_args,
+    "MeshComputation._device_list": lambda: lowering()._device_list,
+    "compile_args['all_args_info']": lambda: compile_args()["all_args_info"],
+    "compile_args['kept_var_idx']": lambda: compile_args()["kept_var_idx"],
+    "compile_args['num_devices']": lambda: compile_args()["num_devices"],
+    "compile_args['in_shardings']": lambda: compile_args()["in_shardings"],
+    "compile_args['out_shardings']": lambda: compile_args()["out_shardings"],
+    "compile_args['device_assignment']": lambda: compile_args()["device_assignment"],
+    "AllArgsInfo.debug_info": lambda: compile_args()["all_args_info"].debug_info,
+    "DebugInfo.arg_names": lambda: compile_args()["all_args_info"].debug_info.arg_names,
+    "DebugInfo.result_paths": lambda: compile_args()["all_args_info"].debug_info.result_paths,
+    "ArgInfo._aval": lambda: jax.tree_util.tree_leaves(LOWERED.args_info)[0]._aval,
+    "Compiled._call": lambda: COMPILED._call,
+    "Compiled.runtime_executable": lambda: runtime_executable().hlo_modules(),
+    "Array.unsafe_buffer_pointer": lambda: X.unsafe_buffer_pointer(),
+    "_profiler.ProfilerSession": lambda: module("jax._src.lib")._profiler.ProfilerSession,
+    "profiler._profile_state": lambda: module("jax._src.profiler")._profile_state,
+    "_ProfileState.lock": lambda: module("jax._src.profiler")._profile_state.lock,
+    "_ProfileState.reset": lambda: module("jax._src.profiler")._profile_state.reset,
+    "mosaic.MosaicError": lambda: module("jax._src.pallas.mosaic.error_handling").MosaicError,
+}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES.keys() - ABSENT))
+def test_a_private_name_is_there(name: str) -> None:
+    """This version of JAX has it."""
+    assert NAMES[name]() is not None
+
+
+@pytest.mark.parametrize("name", sorted(ABSENT))
+def test_a_name_that_has_moved_is_not_there(name: str) -> None:
+    """Where it is absent by design it is absent, so that the table above stays true."""
+    with pytest.raises((AttributeError, KeyError)):
+        NAMES[name]()
+
+
+def test_a_lowered_program_has_all_its_details() -> None:
+    """What the names give, as a whole: nothing of it has fallen back."""
+    details = lowering_details(LOWERED)
+
+    assert (details.argument_names, details.output_names) == (("x", "unused"), ("result['y']",))
+    assert (details.kept_arguments, details.device_count) == (frozenset({0}), 1)
+    assert (len(details.in_shardings), len(details.out_shardings)) == (1, 1)
+    assert details.devices == (jax.devices()[0],)
+
+
+def test_an_object_of_another_library_has_no_details() -> None:
+    """Nothing is known of it, and nothing raises."""
+    fields = LoweringDetails.__slots__
+
+    found = lowering_details(object())
+
+    assert [getattr(found, name) for name in fields] == [
+        getattr(LoweringDetails(), name) for name in fields
+    ]
+
+
+def test_a_compiled_program_has_a_direct_call_and_a_module() -> None:
+    """The direct call gives what the program gives; the module has the function's name."""
+    call = direct_call(COMPILED)
+    name, serialized = hlo_module(COMPILED)
+
+    assert call is not None and call(X, X)["y"].tolist() == [2.0] * 4
+    assert direct_call(jax.jit(jnp.sin)) is None
+    assert name.startswith("jit__lambda") and len(serialized) > 100
+
+
+def test_mosaic_s_error_is_known_by_its_name() -> None:
+    """The class that Pallas raises when a kernel does not compile."""
+    error = module("jax._src.pallas.mosaic.error_handling").MosaicError("no room")
+
+    assert is_mosaic_error(error)
+    assert not is_mosaic_error(ValueError("no room"))
+
+
+def test_the_events_of_a_compile_are_recorded() -> None:
+    """JAX tells its listeners of lowering and of compiling under the names that we know."""
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **_: object) -> None:
+        seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    jax.jit(lambda x: x * 3).lower(X).compile()
+
+    assert {compiles._LOWERED, compiles._BACKEND_COMPILE} <= set(seen)
