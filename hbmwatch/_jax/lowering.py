@@ -53,8 +53,15 @@ def lowering_details(lowered: Any) -> LoweringDetails:
 
 
 def plain_lowered(lowered: Any) -> Any:
-    """The jax.stages.Lowered that equinox's or flax's class of that name wraps."""
-    return getattr(lowered, "lowered", lowered)
+    """The jax.stages.Lowered in what equinox or flax has wrapped around it."""
+    while _lowering(lowered) is None and hasattr(lowered, "lowered"):
+        lowered = lowered.lowered
+    return lowered
+
+
+def is_same_lowering(one: Any, other: Any) -> bool:
+    """Whether two objects stand for one lowered program, as a watched one does for JAX's own."""
+    return _lowering(one) is not None and _lowering(one) is _lowering(other)
 
 
 def shape_of(argument: Any) -> Any:

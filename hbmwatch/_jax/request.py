@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from hbmwatch._jax.intercept import replaced
+from hbmwatch._jax.lowering import is_same_lowering, plain_lowered
 
 
 class WrongPlatform(TypeError):
@@ -70,10 +71,10 @@ def lower_for(
     """
     lower, args, kwargs = _lower_of(step, args, kwargs)
     if platform is None:
-        return _stage(lower(*args, **kwargs))
+        return plain_lowered(lower(*args, **kwargs))
     with _lowering_for(platform) as seen:
-        lowered = _stage(lower(*args, **kwargs))
-    found = [one for one in seen if one._lowering is getattr(lowered, "_lowering", None)]
+        lowered = plain_lowered(lower(*args, **kwargs))
+    found = [one for one in seen if is_same_lowering(one, lowered)]
     if not found:
         raise WrongPlatform(
             f"{getattr(step, '__name__', 'the step')} was not lowered for {platform!r}: its lower() "
@@ -109,13 +110,6 @@ def _lower_of(
     inner = inspect.unwrap(step, stop=lambda fun: hasattr(fun, "lower"))
     lower = inner.lower if hasattr(inner, "lower") else jax.jit(step).lower
     return lower, args, kwargs
-
-
-def _stage(lowered: Any) -> Any:
-    """The jax.stages.Lowered in what equinox, flax or a watch has wrapped around it."""
-    while not hasattr(lowered, "_lowering") and hasattr(lowered, "lowered"):
-        lowered = lowered.lowered
-    return lowered
 
 
 # --- what the compiler would be given -------------------------------------------------------------
