@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from benchmarks._timing import table, versions
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import breakdown, rollup, with_roles
-from hbmwatch._findings.rank import find
+from hbmwatch._findings.rank import find_findings
 from hbmwatch._jax.dump import dump
 from hbmwatch._jax.lowered import call_info
 from hbmwatch._records.message import OomMessage
@@ -81,7 +81,7 @@ def main() -> int:
         evidence = ProgramFacts(program, summary, message, call)
         breakdown(program, summary, message)
         rollup(with_roles(evidence))
-        find(evidence)
+        find_findings(evidence)
 
     gc.disable()  # as a report does
     seconds: dict[str, list[float]] = {"read": [], "conclude": []}

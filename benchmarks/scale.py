@@ -21,7 +21,7 @@ from benchmarks._timing import fastest, table, versions
 from hbmwatch import OomReport
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import rollup, with_roles
-from hbmwatch._findings.rank import find
+from hbmwatch._findings.rank import find_findings
 from hbmwatch._messages.parse import parse_oom
 from hbmwatch._records.message import OomMessage
 from hbmwatch._xla.peak import peak_summary
@@ -101,7 +101,7 @@ def phases(proto: bytes) -> dict[str, Callable[[Any], Any]]:
         "findings": lambda given: (
             given[1],
             rollup(with_roles(evidence := ProgramFacts(given[0], given[1], message))),
-            find(evidence),
+            find_findings(evidence),
         ),
         "text": lambda given: str(
             OomReport(message=message, summary=given[0], rollup=given[1], findings=given[2])

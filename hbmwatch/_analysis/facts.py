@@ -1,10 +1,11 @@
-"""What findings are made of: the failing program's figures, and its argument and output leaves."""
+"""The facts that findings and roles follow from: the failing program, its arguments and outputs."""
 
 from __future__ import annotations
 
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hbmwatch._analysis.live_buffers import LiveBuffer, PeakBuffers, is_backward
 from hbmwatch._jax.lowered import CallInfo, Leaf
@@ -16,9 +17,10 @@ from hbmwatch._xla.protos import HloInstructionProto, OpSharding, ShapeProto
 from hbmwatch._xla.shapes import unpadded_bytes
 from hbmwatch._xla.shardings import part_of, spread_over, tiles
 
-# HBM is color 0. A finding below a tenth of what is missing, or a fiftieth of the peak, is noise.
-_HBM = 0
-_SHARE_OF_MISSING, _SHARE_OF_PEAK = 0.1, 0.02
+# A remedy that frees less than a tenth of the bytes over the limit leaves the program failing.
+SHARE_OF_OVER_LIMIT = 0.1
+# The compiler's scheduler alone moves a peak by up to 2%, so a smaller saving may not show.
+SHARE_OF_PEAK = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,10 @@ class Argument:
         dims: The dimensions on one device.
         element_type: XLA's number of the element type.
         size_bytes: Bytes of its allocation on one device.
-        sharding: How it is laid over the mesh; None on one device.
-        leaf: What the call knows of it; None where it is not known.
-        aliased: Whether an output lies in its memory.
-        in_hbm: Whether it lies in the device's main memory.
+        sharding: Its sharding over the mesh; None on one device.
+        leaf: The pytree leaf of the call; None where the call is not known.
+        aliased: Whether an output reuses its memory.
+        in_hbm: Whether it is in the device's main memory.
     """
 
     number: int
@@ -49,7 +51,7 @@ class Argument:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Into how many parts each dimension is laid out over the mesh."""
+        """The number of shards along each dimension."""
         return tiles(self.sharding, len(self.dims))
 
     @property
@@ -70,11 +72,11 @@ class Output:
         dims: The dimensions on one device.
         element_type: XLA's number of the element type.
         shape: Its shape on one device.
-        sharding: How it is laid over the mesh; None on one device.
-        leaf: What the call knows of it; None where it is not known.
-        aliased: Whether it lies in an argument's memory.
-        instruction: What computes it, alone or (a fusion) with the others; None where the program
-            does not say.
+        sharding: Its sharding over the mesh; None on one device.
+        leaf: The pytree leaf of the call; None where the call is not known.
+        aliased: Whether it reuses an argument's memory.
+        instruction: The instruction that computes it, alone or (a fusion) with other outputs; None
+            where the program does not say.
     """
 
     index: int
@@ -90,19 +92,33 @@ class Output:
     @property
     def size_bytes(self) -> int:
         """Bytes without padding, on one device."""
-        return _bytes(self.shape)
+        return unpadded_bytes(self.shape) or 0
+
+
+class Batch(NamedTuple):
+    """The batch of a program.
+
+    Attributes:
+        arguments: The arguments whose first dimension is the batch; none where there is no batch.
+        length: The length of that dimension on one device.
+        scaling_bytes: Bytes at the peak that scale with it.
+    """
+
+    arguments: tuple[Argument, ...]
+    length: int
+    scaling_bytes: int
 
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """What findings and roles follow from; everything derived is made on demand.
+    """The facts of a failing program; everything derived is computed on demand.
 
     Attributes:
         program: The failing program.
         summary: Its memory peak in HBM.
-        message: The error's text, for the limit.
-        call: What is known of the call; paths of arguments come from the program without it.
-        device: What else was on the device, for the room that the program had at run time.
+        message: The error message, for the limit.
+        call: The failing call; without it the paths of arguments come from the program.
+        device: The device at run time: what other arrays leave of its memory.
     """
 
     program: Program
@@ -112,14 +128,14 @@ class ProgramFacts:
     device: DeviceMemory | None = None
 
     @functools.cached_property
-    def flow(self) -> PeakBuffers:
-        """The dataflow around the peak."""
+    def buffers(self) -> PeakBuffers:
+        """The buffers at the peak, and the dataflow around them."""
         return PeakBuffers(self.program, self.summary)
 
     @property
     def live(self) -> tuple[LiveBuffer, ...]:
         """The buffers at the peak."""
-        return self.flow.live
+        return self.buffers.live
 
     @property
     def peak_bytes(self) -> int:
@@ -128,15 +144,15 @@ class ProgramFacts:
 
     @functools.cached_property
     def limit_bytes(self) -> int | None:
-        """What the device has for the program: the message's limit, or what others leave of it."""
-        said, device = self.message.limit_bytes, self.device
-        if said is not None or device is None or device.limit_bytes is None:
-            return said
+        """The memory for the program: the message's limit, else what other arrays leave."""
+        limit, device = self.message.limit_bytes, self.device
+        if limit is not None or device is None or device.limit_bytes is None:
+            return limit
         return max(0, device.limit_bytes - sum(group.size_bytes for group in device.live))
 
     @functools.cached_property
-    def missing_bytes(self) -> int | None:
-        """By how much the program is over what the device offers; None where that is not known."""
+    def over_limit_bytes(self) -> int | None:
+        """How far the program is over its limit; None where that is not known."""
         if self.message.exceeded_by_bytes is not None:
             return max(self.message.exceeded_by_bytes, 0)
         used = self.message.used_bytes or self.summary.total_allocation_bytes
@@ -145,16 +161,16 @@ class ProgramFacts:
         return used - self.limit_bytes
 
     @property
-    def worth_bytes(self) -> int:
-        """What a remedy must free to be worth saying."""
-        of_peak = _SHARE_OF_PEAK * self.peak_bytes
-        return int(max(of_peak, _SHARE_OF_MISSING * (self.missing_bytes or 0)))
+    def minimum_saving_bytes(self) -> int:
+        """The least that a remedy must free to be worth reporting."""
+        of_peak = SHARE_OF_PEAK * self.peak_bytes
+        return int(max(of_peak, SHARE_OF_OVER_LIMIT * (self.over_limit_bytes or 0)))
 
     @functools.cached_property
     def device_count(self) -> int:
-        """Over how many devices the program is partitioned, as far as is known.
+        """The number of devices that the program is partitioned over, as far as is known.
 
-        A program with shardings is partitioned over two at least, even where all are replicated.
+        A program with shardings is partitioned over at least two, even where all are replicated.
         """
         counts = [spread_over(sharding) for sharding in self._shardings]
         counts.append((self.call.device_count or 1) if self.call is not None else 1)
@@ -166,12 +182,12 @@ class ProgramFacts:
     def _shardings(self) -> tuple[OpSharding, ...]:
         """The shardings of all parameters and outputs."""
         output = self.program.output_sharding
-        given = [*self.program.parameter_shardings, *([output] if output is not None else [])]
-        return tuple(part for whole in given for part in (whole.tuple_shardings or [whole]))
+        every = [*self.program.parameter_shardings, *([output] if output is not None else [])]
+        return tuple(part for whole in every for part in (whole.tuple_shardings or [whole]))
 
     @property
     def axes(self) -> dict[str, int]:
-        """The axes of the mesh; one of all devices where no mesh is known."""
+        """The axes of the mesh with their sizes; one nameless axis where no mesh is known."""
         named = dict(self.call.mesh) if self.call is not None else {}
         for sharding in self._shardings if not named else ():
             named = named or {a.name: a.size for a in sharding.named_sharding.mesh.axes}
@@ -186,34 +202,36 @@ class ProgramFacts:
         shardings = list(self.program.parameter_shardings)
         return tuple(
             Argument(
-                number=given.number,
-                path=given.path or f"parameter {given.number}",
-                dims=given.dims,
-                element_type=given.element_type,
-                size_bytes=given.size_bytes,
-                sharding=shardings[given.number] if 0 <= given.number < len(shardings) else None,
-                leaf=leaves.get(given.number),
-                aliased=given.number in aliased,
-                in_hbm=given.in_hbm,
+                number=known.number,
+                path=known.path or f"parameter {known.number}",
+                dims=known.dims,
+                element_type=known.element_type,
+                size_bytes=known.size_bytes,
+                sharding=shardings[known.number] if 0 <= known.number < len(shardings) else None,
+                leaf=leaves.get(known.number),
+                aliased=known.number in aliased,
+                in_hbm=known.in_hbm,
             )
-            for given in self.flow.graph.parameters
+            for known in self.buffers.graph.parameters
         )
 
     def _leaves(self) -> dict[int, Leaf]:
-        """The call's leaves by parameter number: by path, where those agree, else by order."""
+        """The call's leaves by parameter number, matched by path, else by order."""
         if self.call is None:
             return {}
         used = [leaf for leaf in self.call.arguments if leaf.used]
         by_path = {leaf.path: leaf for leaf in used}
-        given = self.flow.graph.parameters
-        in_order = dict(zip((p.number for p in given), used)) if len(used) == len(given) else {}
-        found = ((p.number, by_path.get(p.path, in_order.get(p.number))) for p in given)
+        parameters = self.buffers.graph.parameters
+        in_order = {}
+        if len(used) == len(parameters):
+            in_order = {p.number: leaf for p, leaf in zip(parameters, used)}
+        found = ((p.number, by_path.get(p.path, in_order.get(p.number))) for p in parameters)
         return {number: leaf for number, leaf in found if leaf is not None}
 
     @functools.cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The results of the program, in order."""
-        results = self.flow.graph.results
+        results = self.buffers.graph.results
         aliased = {tuple(entry.output_shape_index) for entry in self.program.aliases}
         leaves = self.call.outputs if self.call is not None else ()
         leaves = leaves if len(leaves) == len(results) else ()
@@ -235,76 +253,72 @@ class ProgramFacts:
 
     @functools.cached_property
     def state(self) -> frozenset[int]:
-        """The numbers of the arguments that come back, updated."""
-        return self.flow.updated | {a.number for a in self.arguments if a.aliased}
+        """The numbers of the arguments that the program returns updated."""
+        return self.buffers.updated | {a.number for a in self.arguments if a.aliased}
 
     @functools.cached_property
-    def batch(self) -> tuple[tuple[Argument, ...], int, int]:
-        """The arguments of the batch, its length on one device, and the bytes that scale with it.
+    def batch(self) -> Batch:
+        """The batch: the first dimension of some arguments, by these rules.
 
-        The length is the first dimension of arguments that are no state; no argument may have it
-        as another dimension, nor the state as any, and it is no table's that is looked up. Of
-        several the one with the most bytes.
+        1. The argument is not returned updated, and no gradient of its shape is an output.
+        2. No argument has the length as another dimension, and no state has it as any dimension.
+        3. The argument is not a table, whose rows are looked up.
+        4. Of several lengths, the one with the most bytes at the peak that scale with it.
         """
         fixed = {size for a in self.arguments for size in a.dims[a.number not in self.state :]}
-        # What has a gradient of its form among the results is a weight.
-        grads = {
+        gradients = {
             live.dims
             for live in self.live
             if live.op.kind == "output" and is_backward(live.context)
         }
-        given: dict[int, list[Argument]] = {}
+        by_length: dict[int, list[Argument]] = {}
         for argument in self.arguments:
-            sizes = argument.dims[:1]
-            if argument.number in self.state or argument.dims in grads:
+            if argument.number in self.state or argument.dims in gradients:
                 continue
-            if sizes and sizes[0] > 1 and sizes[0] not in fixed:
-                given.setdefault(sizes[0], []).append(argument)
-        rows = [(self._scaling(arguments[0]), length) for length, arguments in given.items()]
-        for scaling, length in sorted(rows, key=lambda row: -row[0]):
-            arguments = given[length]
-            if scaling and not (len(arguments) == 1 and self._is_table(arguments[0])):
-                return tuple(arguments), length, scaling
-        return (), 0, 0
+            first = argument.dims[0] if argument.dims else 0
+            if first > 1 and first not in fixed:
+                by_length.setdefault(first, []).append(argument)
+        rows = [Batch(tuple(a), n, self._scaling_bytes(a[0])) for n, a in by_length.items()]
+        for row in sorted(rows, key=lambda row: -row.scaling_bytes):
+            table = len(row.arguments) == 1 and self._is_table(row.arguments[0])
+            if row.scaling_bytes and not table:
+                return row
+        return Batch((), 0, 0)
 
     def _is_table(self, argument: Argument) -> bool:
-        """Whether rows of an argument are looked up, as of an embedding."""
-        graph = self.flow.graph
-        own = (p.instruction for p in graph.parameters if p.number == argument.number)
-        readers = [user for instruction in own for user in graph.users(instruction)]
-        read = [inside for user in readers for inside in (user, *graph.everything_in(user))]
+        """Whether the program looks up rows of an argument, as of an embedding."""
+        graph = self.buffers.graph
+        instructions = (p.instruction for p in graph.parameters if p.number == argument.number)
+        readers = [user for instruction in instructions for user in graph.users(instruction)]
+        inside = [inner for user in readers for inner in (user, *graph.everything_in(user))]
         count = math.prod(argument.dims)
         return any(
             math.prod(table.shape.dimensions) == count
-            for gather in read
+            for gather in inside
             if gather.opcode == "gather"
             if (table := graph.first(gather)) is not None
         )
 
     @functools.cached_property
     def _sizes(self) -> dict[tuple[int, ...], int]:
-        """The bytes at the peak by dimensions, but for constants."""
+        """The bytes at the peak by dimensions, without constants."""
         sizes: dict[tuple[int, ...], int] = {}
         for live in self.live:
             if live.op.kind != "constant":
                 sizes[live.dims] = sizes.get(live.dims, 0) + live.size_bytes
         return sizes
 
-    def _scaling(self, argument: Argument) -> int:
+    def _scaling_bytes(self, argument: Argument) -> int:
         """The bytes at the peak that scale with the first dimension of an argument."""
         lengths = {math.prod(argument.dims[:n]) for n in (1, 2)}
         return sum(size for dims, size in self._sizes.items() if not lengths.isdisjoint(dims))
 
-    def scaled(self, length: int, share: float) -> float:
-        """What the bytes that scale with the batch are, if its length is this share of it.
+    def scaled_bytes(self, share: float) -> float:
+        """What the bytes that scale with the batch become at a share of its length.
 
-        Buffers that have the length twice, all pairs, go with its square.
+        A buffer that has the length twice (all pairs) scales with its square.
         """
-        _, _, scaling = self.batch
-        squares = sum(size for dims, size in self._sizes.items() if dims.count(length) > 1)
-        return share * (scaling - squares) + share**2 * squares
-
-
-def _bytes(shape: ShapeProto) -> int:
-    """Bytes of the elements of a shape; 0 where they are not known."""
-    return unpadded_bytes(shape) or 0
+        squares = sum(
+            size for dims, size in self._sizes.items() if dims.count(self.batch.length) > 1
+        )
+        return share * (self.batch.scaling_bytes - squares) + share**2 * squares

@@ -1,7 +1,6 @@
-"""The buffers at a program's peak: names for the nameless, the loops that fill them, their uses.
+"""The buffers live at a program's peak: inferred op_names, the loops that fill them, their readers.
 
-Everything is found by walking from the buffers that are live, so that a large program costs no
-more than its peak.
+Every walk starts at a live buffer, so that the cost grows with the peak and not with the program.
 """
 
 from __future__ import annotations
@@ -23,13 +22,18 @@ from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.protos import HloInstructionProto
 
-# Of so many instructions the op_names say whether a program is differentiated, or checkpointed.
-_SAMPLE = 1000
-# So many equal buffers are one of each layer.
-_LAYERS = 3
+# Whether a program is differentiated shows in any part of it, and reading one op_name takes 1 us.
+SAMPLED_INSTRUCTIONS = 1000
+# Two equal buffers may be the two ends of one operation; three are one per layer.
+LEAST_LAYERS = 3
 # What an op_name ends in where a program calls the host.
 CALLBACKS = ("callback", "debug_print")
-_VISITS = 300
+# A walk costs about 2 us an instruction, and a report walks from a few hundred buffers.
+MOST_VISITS = 300
+# Only the readers next to a buffer say what it is for.
+MOST_USERS = 60
+# Of smaller outputs there may be thousands, and no finding depends on their readers.
+SMALL_SHARE_OF_PEAK = 0.001
 _NUMBER = re.compile(r"\d+")
 _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 
@@ -37,7 +41,7 @@ Family = tuple[str, str, str]
 
 
 class LiveBuffer(NamedTuple):
-    """A buffer at the peak, with what the program tells about it.
+    """A buffer at the peak, and what the program says about it.
 
     Attributes:
         op: The buffer.
@@ -47,7 +51,7 @@ class LiveBuffer(NamedTuple):
         name: Its op_name, or the one that was inferred.
         source: The line that made it ("train.py:88"), its own or inferred.
         inferred: Whether name and source are inferred.
-        stack: The loop that fills it; None where there is none.
+        loop_buffer: The loop that fills it; None where no loop does.
     """
 
     op: PeakOp
@@ -57,7 +61,7 @@ class LiveBuffer(NamedTuple):
     name: str
     source: str
     inferred: bool
-    stack: LoopBuffer | None
+    loop_buffer: LoopBuffer | None
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +70,7 @@ class LiveBuffer(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """What buffers of the same code have in common; layers differ in their numbers."""
+        """The same for buffers of the same code; layers differ only in their numbers."""
         return self.op.shape, _unnumbered(self.name), self.source
 
     @property
@@ -76,11 +80,11 @@ class LiveBuffer(NamedTuple):
 
     @property
     def context(self) -> str:
-        """The op_name that says in which pass it was made: of a loop stack, the loop's own.
+        """The op_name that tells the pass that made it; for a loop buffer, the loop's own.
 
-        What a loop writes may be made by a gradient inside of its body.
+        The value that a loop writes may come from a gradient inside of its body.
         """
-        return self.name if self.stack is None else self.stack.context or self.name
+        return self.name if self.loop_buffer is None else self.loop_buffer.context or self.name
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -100,18 +104,23 @@ def is_backward(op_name: str) -> bool:
 
 
 def is_recomputed(op_name: str) -> bool:
-    """Whether an op_name is of what jax.checkpoint computes again."""
+    """Whether an op_name is of a value that jax.checkpoint recomputes."""
     return "rematted_computation" in op_name
 
 
+def is_one_per_layer(count: int) -> bool:
+    """Whether so many equal buffers of a differentiated program are one per layer."""
+    return count >= LEAST_LAYERS
+
+
 class PeakBuffers:
-    """The dataflow around a program's memory peak; everything is made on demand."""
+    """The dataflow around a program's memory peak; everything is computed on demand."""
 
     def __init__(self, program: Program, summary: PeakSummary) -> None:
         self.program = program
         self.summary = summary
         self.graph = Graph(program)
-        self.stacks = LoopBuffers(self.graph)
+        self.loop_buffers = LoopBuffers(self.graph)
 
     @functools.cached_property
     def live(self) -> tuple[LiveBuffer, ...]:
@@ -120,7 +129,7 @@ class PeakBuffers:
 
     @functools.cached_property
     def families(self) -> Counter[Family]:
-        """How many buffers at the peak are of one family."""
+        """The number of buffers at the peak in each family."""
         return Counter(live.family for live in self.live)
 
     @functools.cached_property
@@ -137,13 +146,13 @@ class PeakBuffers:
     def _is_saved(self, live: LiveBuffer) -> bool:
         """Whether the forward pass made a temporary and the backward pass reads it."""
         if live.forward and not is_recomputed(live.context):
-            return live.stack is not None or any(
+            return live.loop_buffer is not None or any(
                 is_backward(reader.metadata.op_name) for reader in self.uses(live)
             )
-        if not self.unmarked or live.stack is not None or live.name.endswith("/add_any"):
+        if not self.unmarked or live.loop_buffer is not None or live.name.endswith("/add_any"):
             return False
         weights = {parameter.dims for parameter in self.graph.parameters}
-        return self.families[live.family] >= _LAYERS and live.dims not in weights
+        return is_one_per_layer(self.families[live.family]) and live.dims not in weights
 
     def _owners(self) -> dict[str, HloInstructionProto]:
         """The instructions of the rows, by name."""
@@ -151,35 +160,35 @@ class PeakBuffers:
         return self.program.definers({row.partition("{")[0] for row in rows})
 
     def _lives(self) -> Iterator[LiveBuffer]:
-        """The buffers with what is known about them; not the row of small ones."""
+        """The live buffers, without the row of small ones."""
         owners = self._owners()
-        kinds: dict[str, tuple[int, tuple[int, ...]]] = {}
+        arrays: dict[str, tuple[int, tuple[int, ...]]] = {}
         for op in self.summary.ops:
             name, _, rest = op.instruction.partition("{")
             instruction = owners.get(name)
             if instruction is None:
                 continue
             index = [int(i) for i in rest.rstrip("}").split(",") if i] if rest else []
-            if op.shape not in kinds:
+            if op.shape not in arrays:
                 shape = instruction.shape
                 for i in index:
                     shape = shape.tuple_shapes[i] if 0 <= i < len(shape.tuple_shapes) else shape
-                kinds[op.shape] = shape.element_type, tuple(shape.dimensions)
-            own = op.kind == "parameter"
-            stack = None if own else self.stacks.of(instruction, index)
+                arrays[op.shape] = shape.element_type, tuple(shape.dimensions)
+            is_parameter = op.kind == "parameter"
+            filled = None if is_parameter else self.loop_buffers.of(instruction, index)
             name, source, inferred = op.op_name, op.source, False
-            if stack is not None or not (op.op_name or own):
-                name, source, inferred = self._name(op, instruction, stack)
-            kind, dims = kinds[op.shape]
-            yield LiveBuffer(op, instruction, kind, dims, name, source, inferred, stack)
+            if filled is not None or not (op.op_name or is_parameter):
+                name, source, inferred = self._name(op, instruction, filled)
+            element_type, dims = arrays[op.shape]
+            yield LiveBuffer(op, instruction, element_type, dims, name, source, inferred, filled)
 
     # --- the program as a whole -------------------------------------------------------------------
 
     @functools.cached_property
     def op_names(self) -> frozenset[str]:
-        """The op_names at the peak, and of a sample of the program that is all of a small one."""
+        """The op_names at the peak, and those of a sample of the program (all of a small one)."""
         running = [self.program.inside(computation) for computation in self.graph.running]
-        step = max(1, sum(map(len, running)) // _SAMPLE)
+        step = max(1, sum(map(len, running)) // SAMPLED_INSTRUCTIONS)
         named = {i.metadata.op_name for instructions in running for i in instructions[::step]}
         return frozenset(named | {op.op_name for op in self.summary.ops})
 
@@ -190,7 +199,7 @@ class PeakBuffers:
 
     @functools.cached_property
     def unmarked(self) -> bool:
-        """Whether op_names do not tell the passes: before jax 0.7 they do inside of jit only."""
+        """Whether op_names do not show the passes: before jax 0.7 they do inside of jit only."""
         sums = (name for name in self.op_names if name.endswith("/add_any"))
         return any("transpose(" not in name for name in sums)
 
@@ -206,30 +215,32 @@ class PeakBuffers:
 
     @functools.cached_property
     def updated(self) -> frozenset[int]:
-        """The numbers of the arguments of which an output is the next value."""
+        """The numbers of the arguments that the program returns updated."""
         return updated(self.graph)
 
     @functools.cached_property
     def order(self) -> dict[int, int]:
-        """The place of the entry computation's instructions in its schedule, by id."""
+        """The position of the entry computation's instructions in its schedule, by id."""
         scheduled = self.program.scheduled
-        return {instruction.id: place for place, instruction in enumerate(scheduled)}
+        return {instruction.id: position for position, instruction in enumerate(scheduled)}
 
     # --- names ------------------------------------------------------------------------------------
 
     def _name(
-        self, op: PeakOp, instruction: HloInstructionProto, stack: LoopBuffer | None
+        self, op: PeakOp, instruction: HloInstructionProto, filled: LoopBuffer | None
     ) -> tuple[str, str, bool]:
         """op_name and source of a buffer, and whether they are inferred.
 
-        A loop stack takes them from what the loop writes into it, even where it has its own: XLA
+        A loop buffer takes them from the value that the loop writes, even where it has its own: XLA
         names the empty buffer after the zeros that it starts from.
         """
-        found = self.stacks.written(stack) if stack is not None else self._named(instruction)
+        found = (
+            self.loop_buffers.written(filled) if filled is not None else self._named(instruction)
+        )
         if found is None or not found.metadata.op_name:
             return op.op_name, op.source, False
         source = user_frame(self.program.frames(found))
-        if stack is None:
+        if filled is None:
             source = op.source or source
         return found.metadata.op_name, source, True
 
@@ -237,7 +248,7 @@ class PeakBuffers:
         """The nearest instruction with an op_name: inside, above, then among the users."""
         seen: set[int] = set()
         todo = [instruction]
-        while todo and len(seen) < _VISITS:
+        while todo and len(seen) < MOST_VISITS:
             at = todo.pop(0)
             if at.id in seen:
                 continue
@@ -256,21 +267,24 @@ class PeakBuffers:
     # --- origins and uses -------------------------------------------------------------------------
 
     def origin(self, live: LiveBuffer) -> Origin:
-        """Where the number of elements of a buffer came into being."""
-        start = live.instruction if live.stack is None else live.stack.update
+        """The instructions that introduced the number of elements of a buffer."""
+        start = live.instruction if live.loop_buffer is None else live.loop_buffer.update
         return origin(self.graph, start, math.prod(live.dims), live.element_type)
 
     def uses(self, live: LiveBuffer) -> tuple[HloInstructionProto, ...]:
-        """The instructions that read a buffer, behind copies, with those in fusions.
+        """The instructions that read a buffer, also behind copies and inside of fusions.
 
-        None of a small buffer that is no temporary.
+        For a small output it gives none.
         """
-        if live.op.kind != "temporary" and live.size_bytes < self.summary.peak_bytes // 1000:
+        if (
+            live.op.kind != "temporary"
+            and live.size_bytes < SMALL_SHARE_OF_PEAK * self.summary.peak_bytes
+        ):
             return ()
         seen: set[int] = set()
         todo = [live.instruction]
         found: list[HloInstructionProto] = []
-        while todo and len(seen) < 60:
+        while todo and len(seen) < MOST_USERS:
             for user in self.graph.users(todo.pop()):
                 if user.id in seen:
                     continue
@@ -286,7 +300,7 @@ class PeakBuffers:
         seen: dict[int, HloInstructionProto] = {}
         todo = [live.instruction]
         count = math.prod(live.dims)
-        while todo and len(seen) < _VISITS:
+        while todo and len(seen) < MOST_VISITS:
             for user in self.graph.users(todo.pop()):
                 if user.id not in seen:
                     seen[user.id] = user
@@ -294,9 +308,9 @@ class PeakBuffers:
         return list(seen.values())
 
     def argument_of(self, instruction: HloInstructionProto) -> str:
-        """The path of the argument that an instruction's result is a form of; "" if none."""
+        """The path of the argument that an instruction copies, slices or converts; "" if none."""
         at: HloInstructionProto | None = instruction
-        for _ in range(_VISITS):
+        for _ in range(MOST_VISITS):
             if at is None or at.opcode == "parameter":
                 break
             above = max(self.graph.operands(at), key=lambda o: elements(o.shape), default=None)

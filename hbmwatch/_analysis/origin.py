@@ -1,4 +1,4 @@
-"""Where a buffer's number of elements came into being."""
+"""Walk up from a buffer to the instructions that introduced its number of elements."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from dataclasses import dataclass
 
 from hbmwatch._analysis.graph import TUPLE, Graph, elements
 from hbmwatch._xla.protos import HloInstructionProto, ShapeProto
+from hbmwatch._xla.types import float_bits
 
-# XLA's numbers of the float types, with their bits.
-FLOAT_BITS = {10: 16, 16: 16, 11: 32, 12: 64, 19: 8, 20: 8}
-_VISITS = 300
+# A walk costs about 2 us an instruction, and a report walks up from a few hundred buffers.
+MOST_VISITS = 300
 
 Outer = tuple[HloInstructionProto, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """An instruction whose operands are all of another size, and the fusions that it is in."""
+class OriginInstruction:
+    """An instruction whose operands all have another number of elements.
+
+    Attributes:
+        instruction: The instruction.
+        outer: The fusions that it is in, the outermost first.
+    """
 
     instruction: HloInstructionProto
     outer: Outer
@@ -28,21 +33,23 @@ class Origin:
     """The instructions in which a buffer's number of elements came into being.
 
     Attributes:
-        leaves: Where the way from the buffer upwards ends; arguments and loops among them.
-        chain: The opcodes on the way from the buffer to the leaves, both included.
+        ends: The instructions at which the walk ends; arguments and loops among them.
+        chain: The opcodes on the way from the buffer to the ends, both included.
         names: The op_names on the way.
-        narrow: The element type of a float argument among the leaves that is narrower than the
+        narrow: The element type of a float argument among the ends that is narrower than the
             buffer's; None where there is none.
+        is_cut: Whether the walk stopped early, after MOST_VISITS instructions.
     """
 
-    leaves: tuple[Leaf, ...]
+    ends: tuple[OriginInstruction, ...]
     chain: frozenset[str]
     names: tuple[str, ...]
     narrow: int | None = None
+    is_cut: bool = False
 
 
 def origin(graph: Graph, start: HloInstructionProto, count: int, element_type: int) -> Origin:
-    """Walks up through instructions of the same number of elements, into fusions and out.
+    """Walk up through instructions of the same number of elements, into fusions and out.
 
     Args:
         graph: The program's instructions.
@@ -52,8 +59,8 @@ def origin(graph: Graph, start: HloInstructionProto, count: int, element_type: i
     """
     walk = _Walk(graph, count, element_type)
     walk.run(start, ())
-    leaves, names = tuple(walk.leaves.values()), tuple(walk.names)
-    return Origin(leaves, frozenset(walk.chain), names, walk.narrow)
+    ends, names = tuple(walk.ends.values()), tuple(walk.names)
+    return Origin(ends, frozenset(walk.chain), names, walk.narrow, walk.is_cut)
 
 
 class _Walk:
@@ -62,21 +69,25 @@ class _Walk:
     def __init__(self, graph: Graph, count: int, element_type: int) -> None:
         self.graph = graph
         self.count = count
-        self.bits = FLOAT_BITS.get(element_type, 0)
-        self.leaves: dict[int, Leaf] = {}
+        self.bits = float_bits(element_type) or 0
+        self.ends: dict[int, OriginInstruction] = {}
         self.chain: set[str] = set()
         self.names: dict[str, None] = {}
         self.narrow: int | None = None
+        self.is_cut = False
 
     def run(self, start: HloInstructionProto, outer: Outer) -> None:
-        """Visit what has the buffer's number of elements."""
+        """Visit the instructions that have the buffer's number of elements."""
         todo = [(start, outer)]
         seen: set[tuple[int, int]] = set()
-        while todo and len(seen) < _VISITS:
+        while todo:
             at, within = todo.pop()
             key = (at.id, within[-1].id if within else 0)
             if key in seen:
                 continue
+            if len(seen) == MOST_VISITS:
+                self.is_cut = True
+                return
             seen.add(key)
             self.chain.add(at.opcode)
             if at.metadata.op_name:
@@ -86,7 +97,7 @@ class _Walk:
     def _next(
         self, at: HloInstructionProto, outer: Outer
     ) -> list[tuple[HloInstructionProto, Outer]]:
-        """Where to go from an instruction; a leaf goes nowhere."""
+        """The instructions above one; none above an end of the walk."""
         if self.graph.fused(at) is not None:
             root = self.graph.fused_root(at)
             return [(root, (*outer, at))] if root is not None else []
@@ -99,17 +110,17 @@ class _Walk:
         if at.opcode == "reduce":
             return self._through_reduce(at, outer)
         if at.opcode in ("while", "conditional") or self.graph.is_product(at):
-            self._leaf(at, outer)
+            self._end(at, outer)
             return []
         alike = [o for o in self.graph.operands(at) if self._same(o.shape)]
         if not alike:
-            self._leaf(at, outer)
+            self._end(at, outer)
         return [(operand, outer) for operand in alike]
 
     def _written(
         self, at: HloInstructionProto, outer: Outer
     ) -> list[tuple[HloInstructionProto, Outer]]:
-        """Go on with what a dynamic-update-slice writes."""
+        """Go on with the slice that a dynamic-update-slice writes."""
         operands = self.graph.operands(at)
         if len(operands) < 2:
             return []
@@ -119,17 +130,18 @@ class _Walk:
     def _through_reduce(
         self, at: HloInstructionProto, outer: Outer
     ) -> list[tuple[HloInstructionProto, Outer]]:
-        """Go on above a reduction, where its operand is never a buffer of its own."""
+        """Go on above a reduction whose operand is never a buffer, inside of a fusion."""
         operand = self.graph.first(at)
         count = elements(operand.shape) if operand is not None else 0
         if operand is None or not outer or count <= self.count or operand.opcode == "parameter":
-            self._leaf(at, outer)
+            self._end(at, outer)
             return []
         above = _Walk(self.graph, count, operand.shape.element_type)
         above.run(operand, outer)
-        self.leaves.update(above.leaves)
+        self.ends.update(above.ends)
         self.chain |= above.chain
         self.names.update(above.names)
+        self.is_cut |= above.is_cut
         return []
 
     def _same(self, shape: ShapeProto) -> bool:
@@ -138,9 +150,8 @@ class _Walk:
             return any(math.prod(part.dimensions) == self.count for part in shape.tuple_shapes)
         return math.prod(shape.dimensions) == self.count
 
-    def _leaf(self, at: HloInstructionProto, outer: Outer) -> None:
-        """Enter a leaf."""
-        self.leaves[at.id] = Leaf(at, outer)
-        bits = FLOAT_BITS.get(at.shape.element_type, 0)
-        if at.opcode == "parameter" and 0 < bits < self.bits:
+    def _end(self, at: HloInstructionProto, outer: Outer) -> None:
+        """Enter an instruction at which the walk ends."""
+        self.ends[at.id] = OriginInstruction(at, outer)
+        if at.opcode == "parameter" and 0 < (float_bits(at.shape.element_type) or 0) < self.bits:
             self.narrow = at.shape.element_type

@@ -1,4 +1,4 @@
-"""Which arguments come back: those of which an output is the next value."""
+"""Find arguments that are returned updated: an output is computed from them element by element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _MIXES = frozenset(
 )
 # A custom call of XLA:TPU that puts slices of a prefetched array together.
 _PREFETCHED = "ConcatBitcast"
-_DEEPEST = 60
+# An update takes a few steps from argument to output; the search recurses, so it has a bound.
+MOST_STEPS = 60
 
 Masks = dict[int, list[int]]
 
@@ -70,7 +71,7 @@ def _sources(
     known.sources[key] = frozenset()
     if at.id in graph.argument_ids:
         known.sources[key] = frozenset((graph.argument_ids[at.id],))
-    elif depth < _DEEPEST:
+    elif depth < MOST_STEPS:
         above, place = _operands(graph, at, index, known.masks)
         found = [_sources(graph, o, place, known, depth + 1) for o in above]
         known.sources[key] = found[0] if len(found) == 1 else frozenset().union(*found)

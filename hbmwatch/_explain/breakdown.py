@@ -111,7 +111,7 @@ def with_roles(evidence: ProgramFacts) -> PeakSummary:
 def _roles(evidence: ProgramFacts) -> Iterator[str]:
     """What each buffer of the peak is for."""
     arguments = {argument.path: argument for argument in evidence.arguments}
-    saved = {live.op.instruction for live in evidence.flow.saved}
+    saved = {live.op.instruction for live in evidence.buffers.saved}
     lives = {live.op.instruction: live for live in evidence.live}
     weights = {a.dims for a in evidence.arguments if a.number in evidence.state}
     for op in evidence.summary.ops:
@@ -127,7 +127,7 @@ def _argument_role(evidence: ProgramFacts, argument: Argument | None) -> str:
     if argument is None:
         return "arguments"
     if argument.number not in evidence.state:
-        batch = argument.number in {a.number for a in evidence.batch[0]}
+        batch = argument.number in {a.number for a in evidence.batch.arguments}
         weights = _WEIGHTS.search(argument.path) and not batch
         return "parameters" if weights else ("batch" if batch else "other arguments")
     if _OPTIMIZER.search(argument.path):

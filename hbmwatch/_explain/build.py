@@ -19,7 +19,7 @@ from hbmwatch._explain.capture import Captured, capture
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.problems import Problems
-from hbmwatch._findings.rank import of_message
+from hbmwatch._findings import vmem
 from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
 from hbmwatch._jax.lowered import CallInfo, call_info
 from hbmwatch._jax.lowering import plain_lowered
@@ -82,7 +82,7 @@ def _joined(
         versions=attempt("the versions", {}, versions),
     )
     if program is None or summary is None or summary.memory_space != "hbm":
-        found = attempt("the findings", (), of_message, message)
+        found = attempt("the findings", (), vmem.find, message)
         return dataclasses.replace(report, findings=found)
     return add_findings(report, summary, program, call, missing)
 

@@ -7,7 +7,7 @@ import dataclasses
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import rollup, with_roles
 from hbmwatch._explain.problems import Problems
-from hbmwatch._findings.rank import find
+from hbmwatch._findings.rank import find_findings
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._report.report import OomReport
@@ -33,7 +33,7 @@ def add_findings(
     attempt, failed = missing.attempt, list[Exception]()
     evidence = ProgramFacts(program, summary, report.message, call, report.device)
     summary = attempt("the roles", summary, with_roles, evidence)
-    found = attempt("the findings", (), find, evidence, failed)
+    found = attempt("the findings", (), find_findings, evidence, failed)
     for error in failed:
         missing.say("the findings", error)
     return dataclasses.replace(

@@ -1,38 +1,61 @@
-"""Phrases and links that several findings use."""
+"""Words, source lines and links that several findings use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._records.paths import path_keys
 
 ERROR_1000 = "https://openxla.org/xla/errors/error_1000"
-CHECKPOINT = "https://docs.jax.dev/en/latest/gradient-checkpointing.html"
 LAX_MAP = "https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html"
+LAX_SCAN = "https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html"
 DONATION = "https://docs.jax.dev/en/latest/buffer_donation.html"
 SHARDING = (
     "https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html"
 )
 
 
-def counted(number: int, what: str) -> str:
-    """ "1 buffer", "3 buffers"."""
-    plural = f"{what[:-1]}ves" if what.endswith("f") else f"{what}s"
-    return f"{number} {what if number == 1 else plural}"
+def plural(number: int, noun: str) -> str:
+    """ "1 buffer", "3 buffers", "2 leaves"."""
+    many = f"{noun[:-1]}ves" if noun.endswith("f") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
 
 
-def some(paths: Iterable[str], most: int = 3) -> str:
-    """A few paths, and how many more."""
-    known = list(dict.fromkeys(paths))
-    text = ", ".join(known[:most])
-    return text if len(known) <= most else f"{text} and {len(known) - most} more"
+def list_some(names: Iterable[str], most: int = 3) -> str:
+    """ "a, b, c and 2 more"."""
+    distinct = list(dict.fromkeys(names))
+    text = ", ".join(distinct[:most])
+    return text if len(distinct) <= most else f"{text} and {len(distinct) - most} more"
 
 
-def lines(lives: Sequence[LiveBuffer], most: int = 2) -> str:
-    """The source lines of buffers, those with the most bytes first."""
+def short_paths(paths: Iterable[str]) -> list[str]:
+    """Paths cut after their second key, or after the first where the second is an index."""
+    short = []
+    for path in paths:
+        keys = path_keys(path)[:2]
+        if len(keys) == 2 and keys[1].strip("[]").isdigit():
+            keys.pop()
+        short.append("".join(keys))
+    return list(dict.fromkeys(short))
+
+
+def top_lines(buffers: Sequence[LiveBuffer], most: int = 2) -> str:
+    """The source lines with the most bytes ("train.py:88, train.py:90 and 2 more")."""
     weight: dict[str, int] = {}
-    for live in lives:
+    for live in buffers:
         if live.source:
             weight[live.source] = weight.get(live.source, 0) + live.size_bytes
-    best = sorted(weight, key=lambda source: -weight[source])
-    return some(best, most) if best else ""
+    return list_some(sorted(weight, key=lambda source: -weight[source]), most)
+
+
+def at_line(buffers: Sequence[LiveBuffer]) -> str:
+    """ " at train.py:88", the source line with the most bytes; "" where none is known."""
+    line = top_lines(buffers, 1).partition(" and ")[0]
+    return f" at {line}" if line else ""
+
+
+def at_lines(buffers: Sequence[LiveBuffer]) -> str:
+    """ " at train.py:88, train.py:90 and 2 more"; "" where no source line is known."""
+    lines = top_lines(buffers, 3)
+    return f" at {lines}" if lines else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hbmwatch._analysis.facts import Argument, ProgramFacts
-from hbmwatch._findings.leaves import undonated
+from hbmwatch._findings.donation import undonated
 from hbmwatch._jax.lowered import CallInfo, Leaf, call_info
 from hbmwatch._jax.lowering import lowering_details, plain_lowered
 from hbmwatch._xla.shardings import is_replicated
@@ -233,7 +233,7 @@ def _half_batch(call: ShapedCall, evidence: ProgramFacts | None) -> tuple[str, C
     """Half the first dimension of the batch's arguments."""
     import jax
 
-    arguments: tuple[Argument, ...] = evidence.batch[0] if evidence is not None else ()
+    arguments: tuple[Argument, ...] = evidence.batch.arguments if evidence is not None else ()
     advised = {argument.leaf.path for argument in arguments if argument.leaf is not None}
     chosen = {i for i, leaf in enumerate(call.info.arguments) if leaf.path in advised}
     if not chosen:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.rank import change_for
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._messages.parse import parse_oom
 from hbmwatch._preflight.variants import NothingToChange, Untraceable, changed, shaped_call, varied
@@ -26,14 +27,6 @@ from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import Program, parse_program
 
 Change = Literal["donation", "half-batch", "bfloat16", "sharding"]
-
-# What each kind of finding lets us try ourselves.
-_CHANGES: dict[str, Change] = {
-    "donation": "donation",
-    "aggregate": "half-batch",
-    "dtype": "bfloat16",
-    "replication": "sharding",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +166,9 @@ def _wanted(change: Change | Finding | None, variant: object) -> str:
         raise ValueError("verify needs either change=... or variant=...")
     if variant is not None:
         return "variant"
-    name = _CHANGES.get(change.slug, change.slug) if isinstance(change, Finding) else change
+    name: object = change
+    if isinstance(change, Finding):
+        name = change_for(change.slug) or change.slug
     if name not in get_args(Change):
         choices = ", ".join(map(repr, get_args(Change)))
         raise ValueError(

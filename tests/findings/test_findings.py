@@ -19,8 +19,8 @@ from hbmwatch._analysis.live_buffers import PeakBuffers
 from hbmwatch._explain.breakdown import breakdown, rollup, with_roles
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.problems import Problems
-from hbmwatch._findings import rank
-from hbmwatch._findings.rank import MAKERS, SUSPICION, find, of_message
+from hbmwatch._findings import rank, vmem
+from hbmwatch._findings.rank import ADVICE, FINDERS, find_findings
 from hbmwatch._jax.lowered import CallInfo, call_info
 from hbmwatch._messages.parse import parse_oom
 from hbmwatch._records.message import OomMessage
@@ -169,7 +169,7 @@ def explain(lowered: Any, limit_mib: int | None = None) -> Explained:
     program = parse_program(proto, "jit_step(0)")
     summary = peak_summary(program)
     call = call_info(lowered)
-    findings = find(ProgramFacts(program, summary, message, call))
+    findings = find_findings(ProgramFacts(program, summary, message, call))
     return Explained(program, summary, message, call, findings)
 
 
@@ -210,7 +210,7 @@ def test_the_repaired_program_does_not_have_the_finding(case: Case) -> None:
 
 def test_each_kind_has_a_program() -> None:
     """Every kind of finding but one is shown by a real program here."""
-    assert {case.kind for case in CASES} | {"arguments"} == set(SUSPICION)
+    assert {case.kind for case in CASES} | {"arguments", "vmem"} == set(ADVICE)
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
@@ -223,17 +223,18 @@ def test_each_kind_has_a_program() -> None:
 def test_the_program_alone_tells_the_kind(case: Case) -> None:
     """Without the call's shapes the kinds are the same: a profile is enough."""
     program, summary, message, _, _ = explained(case.name)
-    assert find(ProgramFacts(program, summary, message))[0].slug == case.kind
+    assert find_findings(ProgramFacts(program, summary, message))[0].slug == case.kind
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("moments_in_float32", "result['mu'][0] has the dtype f32, it came in as bf16"),
+        ("moments_in_float32", "result['mu'][0] is f32, but state['params'][0] is bf16"),
         (
             "donated_other_sharding",
-            "result['w0'] has another sharding: [8192, 16384] a device, it came in as [8192, 8192]",
+            "result['w0'] has another sharding ([8192, 16384] per device, but state['w0'] has "
+            "[8192, 8192])",
         ),
     ],
 )
@@ -265,13 +266,13 @@ def test_ordinary_buffers_get_the_aggregate_alone() -> None:
     said = int(finding.evidence.partition("a batch of ")[2].partition(" ")[0])
     assert finding.slug == "aggregate"
     assert said == pytest.approx(fits, rel=0.01)
-    assert "over by" in finding.title
+    assert "over the limit" in finding.title
 
 
 def test_no_batch_is_named_where_none_would_fit() -> None:
     """Where what does not scale is too much already, the aggregate does not speak of a batch."""
     (finding,) = explained("named_blocks", fault=False).findings
-    assert (finding.slug, "would fit" in finding.evidence) == ("aggregate", False)
+    assert (finding.slug, "should fit" in finding.evidence) == ("aggregate", False)
 
 
 def test_a_few_features_to_each_are_no_pairs() -> None:
@@ -323,7 +324,7 @@ def test_gradients_alone_are_no_reason_to_donate() -> None:
 def test_a_loop_of_the_compilers_is_no_unrolled_one() -> None:
     """Equal buffers in the body of a while, as the CPU's random bits are, are no steps."""
     program = programs.compiled("seed", "cpu").program
-    findings = find(ProgramFacts(program, peak_summary(program)))
+    findings = find_findings(ProgramFacts(program, peak_summary(program)))
     assert slugs(findings)[0] == "random-bits"
 
 
@@ -384,11 +385,11 @@ def test_memory_on_the_chip_is_a_matter_of_blocks() -> None:
         )
         message = parse_oom(text)
         assert message is not None
-        (finding,) = of_message(message)
+        (finding,) = vmem.find(message)
         assert finding.slug == "vmem"
         assert "MiB" in finding.evidence
         assert "smaller blocks" in finding.remedy
-    assert of_message(explained("full_logits").message) == ()
+    assert vmem.find(explained("full_logits").message) == ()
 
 
 def test_what_others_hold_leaves_less_room() -> None:
@@ -400,10 +401,10 @@ def test_what_others_hold_leaves_less_room() -> None:
     message = OomMessage("", phase="run", requested_bytes=4 * MIB)
     others = LiveArrays((1,), "float32", 1, 12 * MIB)
     device = DeviceMemory("GPU", 1, limit_bytes=16 * MIB, live=(others,))
-    (finding,) = find(ProgramFacts(program, summary, message, call, device))
+    (finding,) = find_findings(ProgramFacts(program, summary, message, call, device))
     over = summary.total_allocation_bytes - 4 * MIB
     assert finding.slug == "aggregate"
-    assert f"over by {format_size(over)}" in finding.title
+    assert f"{format_size(over)} over the limit" in finding.title
 
 
 # --- the arithmetic -------------------------------------------------------------------------------
@@ -483,7 +484,7 @@ def test_nameless_loop_stacks_are_named_after_what_fills_them() -> None:
     found = {
         live.name.rpartition("/")[2]: live.source.partition(":")[0]
         for live in flow.live
-        if live.op.instruction in nameless and live.stack is not None
+        if live.op.instruction in nameless and live.loop_buffer is not None
     }
     assert {"exp", "dot_general"} <= set(found)
     assert set(found.values()) == {"oom_programs.py"}
@@ -553,7 +554,7 @@ def test_odd_programs_raise_nothing(
             continue
         evidence = ProgramFacts(odd, summary, message, call)
         assert rollup(with_roles(evidence))
-        assert find(evidence)
+        assert find_findings(evidence)
 
 
 def test_a_kind_of_finding_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +564,7 @@ def test_a_kind_of_finding_that_fails_costs_no_other(monkeypatch: pytest.MonkeyP
         raise RuntimeError("no luck")
 
     program, summary, message, call, findings = explained("momentum_step")
-    monkeypatch.setattr(rank, "MAKERS", (fail, fail, *MAKERS))
+    monkeypatch.setattr(rank, "FINDERS", (fail, fail, *FINDERS))
     missing = Problems()
     report = add_findings(OomReport(message), summary, program, call, missing)
     assert (report.findings, missing) == (findings, ["the findings: RuntimeError: no luck"])

@@ -22,7 +22,7 @@ from benchmarks.scale import hlo_proto
 from hbmwatch import OomMessage, OomReport, PeakSummary, ProfileError, parse_oom, parse_ooms
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import rollup, with_roles
-from hbmwatch._findings.rank import find
+from hbmwatch._findings.rank import find_findings
 from hbmwatch._messages.parse import parse_oom as parsed
 from hbmwatch._xla.peak import caveats, peak_summary
 from hbmwatch._xla.program import parse_program
@@ -148,7 +148,7 @@ def read_program(proto: bytes, name: str = "jit_step(1)") -> None:
         assert isinstance(caveats(summary), tuple)
     summary = peak_summary(program)
     evidence = ProgramFacts(program, summary, OomMessage("RESOURCE_EXHAUSTED: x"))
-    for conclude in (lambda e: rollup(with_roles(e)), find):
+    for conclude in (lambda e: rollup(with_roles(e)), find_findings):
         with contextlib.suppress(Exception):  # a report then goes without; but they must end
             conclude(evidence)
 

@@ -1,0 +1,86 @@
+"""What all findings of one slug share: name, weight, and the fixed parts of their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._records.report import Certainty, Finding
+
+# Where little or nothing is over the limit, a finding counts against two fifths of the peak: a
+# remedy that frees as much is as good as one that frees more.
+LEAST_SHARE_OF_PEAK = 0.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What all findings of one slug share.
+
+    Attributes:
+        slug: The stable name of the finding.
+        prior_weight: How likely it is the root cause where its bytes are at the peak, relative to
+            the others. Set by hand, so that the programs of tests/oom_programs show their cause
+            first.
+        link: Where to read on.
+        will_not_help: What people usually try here without effect; "" where there is nothing.
+        change: The change that `verify` can try for it; "" where it can try none.
+        least_share_of_peak: The bytes over the limit count as at least this share of the peak.
+        weigh: Gives the weight where it depends on the program; None: it is prior_weight.
+    """
+
+    slug: str
+    prior_weight: float
+    link: str
+    will_not_help: str = ""
+    change: str = ""
+    least_share_of_peak: float = LEAST_SHARE_OF_PEAK
+    weigh: Callable[[ProgramFacts, Finding], float] | None = None
+
+    def finding(
+        self,
+        title: str,
+        evidence: str,
+        remedy: str,
+        saves_bytes: int | None,
+        certainty: Certainty = "derived",
+        will_not_help: str | None = None,
+    ) -> Finding:
+        """A finding with this advice; will_not_help replaces the advice's own where it is given."""
+        return Finding(
+            slug=self.slug,
+            title=title,
+            evidence=evidence,
+            remedy=remedy,
+            saves_bytes=saves_bytes,
+            certainty=certainty,
+            link=self.link,
+            will_not_help=self.will_not_help if will_not_help is None else will_not_help,
+        )
+
+
+def all_bytes(buffers: Sequence[LiveBuffer]) -> int:
+    """The bytes of all buffers."""
+    return sum(live.size_bytes for live in buffers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferAdvice(Advice):
+    """What all findings on large buffers of one slug share.
+
+    Attributes:
+        title: The title; "{at}" stands for the source line.
+        remedy: What to change.
+        freed_bytes: The bytes that the remedy frees, at most.
+        names_argument: Whether the evidence names the argument that the buffer is a copy of.
+        even_if_padded: Whether it also applies to a buffer that is mostly padding.
+        reads_origin: Whether its rule reads the origin of the buffer.
+    """
+
+    title: str
+    remedy: str
+    freed_bytes: Callable[[Sequence[LiveBuffer]], int] = all_bytes
+    names_argument: bool = False
+    even_if_padded: bool = False
+    reads_origin: bool = True

@@ -1,0 +1,33 @@
+"""Arguments that exceed the device's memory before the program computes anything."""
+
+from __future__ import annotations
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.advice import Advice
+from hbmwatch._findings.phrases import ERROR_1000, list_some, plural, short_paths
+from hbmwatch._records.report import Finding
+from hbmwatch._records.sizes import format_size
+
+ADVICE = Advice(
+    slug="arguments",
+    prior_weight=2.0,
+    link=ERROR_1000,
+    will_not_help="jax.checkpoint or a smaller batch: neither makes these arguments smaller",
+)
+
+
+def find(facts: ProgramFacts) -> Finding | None:
+    """Arguments that take more than the limit, whatever the program does."""
+    limit, total = facts.limit_bytes, facts.summary.parameter_bytes
+    if limit is None or total <= limit:
+        return None
+    largest = sorted(facts.arguments, key=lambda a: -a.size_bytes)
+    paths = list_some(short_paths(a.path for a in largest))
+    return ADVICE.finding(
+        title=f"The arguments alone take {format_size(total)}; the device has {format_size(limit)}",
+        evidence=f"{plural(len(largest), 'argument leaf')} ({paths}) take {format_size(total)} "
+        "per device before the program computes anything.",
+        remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
+        "narrower dtype, or offload optimizer state to host memory.",
+        saves_bytes=total - limit,
+    )

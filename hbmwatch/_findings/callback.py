@@ -1,0 +1,36 @@
+"""A buffer that is kept in full because a jax.debug.print or a callback sends it to the host."""
+
+from __future__ import annotations
+
+from hbmwatch._analysis.live_buffers import CALLBACKS
+from hbmwatch._findings.advice import BufferAdvice
+from hbmwatch._findings.candidate import Candidate
+from hbmwatch._xla.protos import HloInstructionProto
+
+ADVICE = BufferAdvice(
+    slug="callback",
+    prior_weight=3.0,
+    title="Remove a jax.debug.print or callback: it keeps a whole buffer{at}",
+    remedy="Remove the jax.debug.print (or callback), or pass it a reduced value such as a mean.",
+    link="https://docs.jax.dev/en/latest/debugging/print_breakpoint.html",
+    will_not_help="a smaller batch, which only makes the printed buffer smaller: without the "
+    "callback the compiler need not allocate it at all",
+    reads_origin=False,
+)
+
+
+def is_sent_to_host(candidate: Candidate) -> bool:
+    """Whether a callback reads the buffer."""
+    buffers = candidate.facts.buffers
+    if not buffers.calls_back:
+        return False
+    readers = (*candidate.uses, *buffers.readers(candidate.first))
+    return any(map(_is_callback, readers))
+
+
+def _is_callback(user: HloInstructionProto) -> bool:
+    """Whether an instruction hands its operand to the host."""
+    if user.opcode not in ("send", "outfeed", "custom-call"):
+        return False
+    names = (user.metadata.op_name.rpartition("/")[2], user.custom_call_target)
+    return any(word in name for name in names for word in CALLBACKS)

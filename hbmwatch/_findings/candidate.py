@@ -1,0 +1,82 @@
+"""A family of equal large buffers at the peak, and what the rules on large buffers ask about it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.graph import elements
+from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._analysis.origin import Origin, OriginInstruction
+from hbmwatch._findings.products import Product, find_product, is_softmax_input
+from hbmwatch._xla.protos import HloInstructionProto
+
+
+class Candidate:
+    """Equal buffers at the peak; everything derived is computed on demand.
+
+    Attributes:
+        facts: The failing program.
+        buffers: The buffers: all have the same shape, kind, op_name and source line.
+        first: One of them, which stands for all.
+        is_residual: Whether the forward pass made them for the backward pass.
+    """
+
+    def __init__(
+        self, facts: ProgramFacts, buffers: Sequence[LiveBuffer], is_residual: bool = False
+    ) -> None:
+        self.facts = facts
+        self.buffers = buffers
+        self.first = buffers[0]
+        self.is_residual = is_residual
+
+    @property
+    def is_square(self) -> bool:
+        """Whether a buffer is a square matrix."""
+        dims = self.first.dims
+        return len(dims) == 2 and dims[0] == dims[1]
+
+    @functools.cached_property
+    def uses(self) -> tuple[HloInstructionProto, ...]:
+        """The instructions that read the first buffer."""
+        return self.facts.buffers.uses(self.first)
+
+    @functools.cached_property
+    def origin(self) -> Origin:
+        """Where the number of elements of the first buffer comes from."""
+        return self.facts.buffers.origin(self.first)
+
+    @functools.cached_property
+    def ends(self) -> list[OriginInstruction]:
+        """The instructions that introduced the number of elements, without broadcast scalars."""
+        return [end for end in self.origin.ends if not self._is_scalar(end.instruction)]
+
+    @functools.cached_property
+    def names(self) -> str:
+        """The op_names of the first buffer and of its origin, joined for a search."""
+        return " ".join(dict.fromkeys((self.first.name, *self.origin.names)))
+
+    @functools.cached_property
+    def is_argument(self) -> bool:
+        """Whether a buffer is an argument in another form: copied, transposed or cast."""
+        is_argument = self.facts.buffers.graph.is_argument
+        return bool(self.ends) and all(is_argument(end.instruction) for end in self.ends)
+
+    @functools.cached_property
+    def product(self) -> Product | None:
+        """The matrix product that made the buffer, if it is much larger than its factors."""
+        return find_product(self.facts.buffers.graph, self.ends)
+
+    @functools.cached_property
+    def is_softmax_input(self) -> bool:
+        """Whether a softmax is taken of the buffer, or made it."""
+        return is_softmax_input(self.first, self.origin, self.uses)
+
+    def _is_scalar(self, instruction: HloInstructionProto) -> bool:
+        """Whether an instruction is a constant or a broadcast number."""
+        if instruction.opcode == "constant":
+            return True
+        source = self.facts.buffers.graph.first(instruction)
+        is_broadcast = instruction.opcode == "broadcast"
+        return is_broadcast and source is not None and elements(source.shape) <= 1

@@ -1,0 +1,114 @@
+"""A jax.checkpoint that covers too much, saves too much, or covers too little of many layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.live_buffers import LiveBuffer, is_one_per_layer, is_recomputed
+from hbmwatch._findings.advice import Advice, all_bytes
+from hbmwatch._findings.phrases import at_line, at_lines, plural
+from hbmwatch._findings.saved import (
+    AROUND_STEP,
+    CHECKPOINT,
+    freed_bytes,
+    is_kept_by_policy,
+    is_layer_input,
+)
+from hbmwatch._records.report import Finding
+from hbmwatch._records.sizes import format_size
+
+ADVICE = Advice(slug="checkpoint", prior_weight=1.5, link=CHECKPOINT)
+# Nesting is worth the work only where the inputs of the layers are most of the peak.
+LEAST_SHARE_OF_INPUTS = 0.5
+# Groups of sqrt(32) layers keep about 2 * sqrt(32) = 11 inputs, a third of 32.
+LEAST_NESTED_LAYERS = 32
+
+
+def find(facts: ProgramFacts) -> Finding | None:
+    """What is wrong with the jax.checkpoint of a program; None where it has none."""
+    if not facts.buffers.checkpointed:
+        return None
+    inputs = [
+        live
+        for live in facts.buffers.saved
+        if _layers(facts, live) >= LEAST_NESTED_LAYERS and is_layer_input(facts, live)
+    ]
+    if all_bytes(inputs) >= LEAST_SHARE_OF_INPUTS * facts.peak_bytes:
+        return _every_input(facts, inputs)
+    coarse = [
+        live
+        for live in facts.live
+        if live.op.kind == "temporary" and is_recomputed(live.context) and _is_shared(facts, live)
+    ]
+    by_policy = [live for live in facts.buffers.saved if is_kept_by_policy(facts, live)]
+    if freed_bytes(coarse) >= freed_bytes(by_policy):
+        return _coarse(coarse) if freed_bytes(coarse) else None
+    return _policy(by_policy)
+
+
+def _coarse(recomputed: Sequence[LiveBuffer]) -> Finding:
+    """The finding on a checkpoint around too much."""
+    return ADVICE.finding(
+        title="jax.checkpoint covers too much: all layers are recomputed at once"
+        f"{at_line(recomputed)}",
+        evidence=f"{plural(len(recomputed), 'buffer')} of rematted_computation "
+        f"({format_size(all_bytes(recomputed))}), computed{at_lines(recomputed)}, exist at the "
+        "same time at the peak.",
+        remedy="Put jax.checkpoint around each layer (the body of the scan) instead of around all "
+        "layers, so that one layer is recomputed at a time.",
+        saves_bytes=freed_bytes(recomputed),
+        will_not_help=f"{AROUND_STEP}; the policies None and nothing_saveable, which are the same",
+    )
+
+
+def _every_input(facts: ProgramFacts, inputs: Sequence[LiveBuffer]) -> Finding:
+    """The finding on the kept inputs of very many checkpointed layers."""
+    total = all_bytes(inputs)
+    layers = _layers(facts, max(inputs, key=lambda live: live.size_bytes))
+    groups = math.isqrt(layers)
+    return ADVICE.finding(
+        title=f"Nest jax.checkpoint: the kept inputs of {layers} layers fill the peak"
+        f"{at_line(inputs)}",
+        evidence=f"The inputs of {layers} checkpointed layers take {format_size(total)} "
+        f"({plural(len(inputs), 'buffer')} computed{at_lines(inputs)}), which is most of the peak.",
+        remedy=f"Scan over about {groups} groups of layers, with jax.checkpoint around each group "
+        "and around each layer in it. This keeps the inputs of the groups and of the layers of one "
+        "group. Or shard the activations (sequence parallelism), or offload them to the host.",
+        saves_bytes=total - 2 * total // groups,
+        will_not_help="another policy: the inputs of a recomputed layer are always kept",
+    )
+
+
+def _policy(saved: Sequence[LiveBuffer]) -> Finding:
+    """The finding on a policy that saves too much."""
+    size = format_size(all_bytes(saved))
+    return ADVICE.finding(
+        title=f"Save less: the policy of jax.checkpoint (remat) keeps {size}{at_line(saved)}",
+        evidence=f"The policy saves {plural(len(saved), 'buffer')} ({size}) of checkpointed layers "
+        f"for the backward pass, computed{at_lines(saved)}.",
+        remedy="Use a policy that saves less: none at all (nothing_saveable), or "
+        "save_only_these_names for the few values that are expensive to recompute.",
+        saves_bytes=freed_bytes(saved),
+        will_not_help="everything_saveable or dots_saveable (checkpoint_dots): both save nearly "
+        "all",
+    )
+
+
+def _layers(facts: ProgramFacts, live: LiveBuffer) -> int:
+    """The number of layers whose inputs a buffer holds, together with its equals."""
+    if live.loop_buffer is not None:
+        return live.loop_buffer.length
+    return facts.buffers.families[live.family]
+
+
+def _is_shared(facts: ProgramFacts, live: LiveBuffer) -> bool:
+    """Whether a recomputed buffer exists at the same time as those of other layers.
+
+    A loop in the backward pass recomputes one group of layers per step, on purpose.
+    """
+    if live.loop_buffer is not None:
+        before = live.context.partition("rematted_computation")[0]
+        return "/while/body/" not in before.rpartition("transpose(")[2]
+    return is_one_per_layer(facts.buffers.families[live.family])

@@ -1,0 +1,149 @@
+"""Findings on large buffers: an ordered list of rules says what each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.live_buffers import LiveBuffer, is_one_per_layer, is_recomputed
+from hbmwatch._analysis.origin import MOST_VISITS
+from hbmwatch._findings import (
+    attention_scores,
+    callback,
+    constant,
+    dtype,
+    jacobian,
+    layout_copy,
+    logits,
+    one_hot,
+    pairwise,
+    random_bits,
+    samples,
+    stacked_outputs,
+    unrolled_loop,
+)
+from hbmwatch._findings.advice import BufferAdvice, all_bytes
+from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.phrases import at_line, plural
+from hbmwatch._records.report import Finding
+from hbmwatch._records.sizes import format_size
+
+_CANDIDATE_KINDS = frozenset("temporary output constant".split())
+# Families below the minimum count too: several of one slug may reach it together.
+LEAST_SHARE_OF_MINIMUM = 1 / 4
+# From here on, more than half of the buffer is padding, which has a finding of its own.
+LEAST_PADDED_EXPANSION = 2.0
+
+
+class Rule(NamedTuple):
+    """One row of the decision list.
+
+    Attributes:
+        advice: The advice for a buffer that the rule matches; None: the buffer is ordinary.
+        matches: The rule.
+    """
+
+    advice: BufferAdvice | None
+    matches: Callable[[Candidate], bool]
+
+
+# The first rule that matches wins. A rule need not exclude what an earlier one matches, so each
+# row's position matters: surer signs come first, and a row without advice ends the search.
+RULES = (
+    Rule(constant.ADVICE, constant.is_constant),
+    Rule(callback.ADVICE, callback.is_sent_to_host),
+    Rule(None, stacked_outputs.is_loop_state),
+    Rule(stacked_outputs.ADVICE, stacked_outputs.is_stacked),
+    Rule(jacobian.ADVICE, jacobian.is_jacobian),
+    Rule(one_hot.ADVICE, one_hot.is_one_hot),
+    Rule(unrolled_loop.ADVICE, unrolled_loop.is_partial_result),
+    Rule(pairwise.ADVICE, pairwise.is_mapped_twice),
+    Rule(attention_scores.ADVICE, attention_scores.is_attention),
+    Rule(samples.ADVICE, samples.is_product_of_samples),
+    Rule(logits.ADVICE, logits.is_logits),
+    Rule(pairwise.ADVICE, pairwise.multiplies_rows),
+    Rule(dtype.CAST_ADVICE, dtype.is_cast_argument),
+    Rule(layout_copy.ADVICE, layout_copy.is_moved_argument),
+    Rule(None, lambda candidate: candidate.is_argument),
+    Rule(samples.ADVICE, samples.is_gradient_per_sample),
+    Rule(pairwise.ADVICE, pairwise.combines_two_arrays),
+    Rule(samples.ADVICE, samples.is_mapped),
+    Rule(random_bits.ADVICE, random_bits.is_random_draw),
+)
+
+
+def classify(candidate: Candidate) -> BufferAdvice | None:
+    """The advice of the first rule that matches; None for an ordinary buffer."""
+    return next((rule.advice for rule in RULES if rule.matches(candidate)), None)
+
+
+def find(facts: ProgramFacts) -> list[Finding]:
+    """The findings on large buffers, one per advice."""
+    classified: dict[str, tuple[BufferAdvice, list[Candidate]]] = {}
+    for candidate in candidates(facts):
+        advice = classify(candidate)
+        padded = candidate.first.op.expansion >= LEAST_PADDED_EXPANSION
+        if advice is not None and (advice.even_if_padded or not padded):
+            classified.setdefault(advice.slug, (advice, []))[1].append(candidate)
+    return [_finding(advice, found) for advice, found in classified.values()]
+
+
+def candidates(facts: ProgramFacts) -> list[Candidate]:
+    """The large families of equal buffers, largest first.
+
+    Residuals and what a jax.checkpoint recomputes are left to the findings on them.
+    """
+    residuals = {id(live) for live in facts.buffers.saved}
+    families: dict[object, list[LiveBuffer]] = {}
+    for live in facts.live:
+        if live.op.kind in _CANDIDATE_KINDS:
+            key = (live.family, live.op.kind, live.loop_buffer is None)
+            families.setdefault(key, []).append(live)
+    least = LEAST_SHARE_OF_MINIMUM * facts.minimum_saving_bytes
+    found = []
+    for family in sorted(families.values(), key=lambda family: -all_bytes(family)):
+        if all_bytes(family) < least:
+            break
+        first = family[0]
+        is_residual = id(first) in residuals
+        per_layer = first.loop_buffer is not None or is_one_per_layer(len(family))
+        if not (is_residual and per_layer) and not is_recomputed(first.context):
+            found.append(Candidate(facts, family, is_residual))
+    return found
+
+
+def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
+    """The finding on all buffers of one slug."""
+    buffers = [live for candidate in found for live in candidate.buffers]
+    return advice.finding(
+        title=advice.title.format(at=at_line(buffers)),
+        evidence=_evidence(advice, found, buffers),
+        remedy=advice.remedy,
+        saves_bytes=advice.freed_bytes(buffers),
+    )
+
+
+def _evidence(
+    advice: BufferAdvice, found: Sequence[Candidate], buffers: Sequence[LiveBuffer]
+) -> str:
+    """How much the buffers take, and what the largest one is."""
+    largest = max(found, key=lambda candidate: candidate.first.size_bytes)
+    live, facts = largest.first, largest.facts
+    total = all_bytes(buffers)
+    takes = f"{format_size(total)} ({100 * total // max(facts.peak_bytes, 1)}% of the peak)"
+    what = live.op.shape.partition("{")[0]
+    what += f" from {live.name}" if live.name else ""
+    what += " (inferred)" if live.inferred else ""
+    if live.loop_buffer is not None:
+        length = live.loop_buffer.length
+        what += f", {length} steps of {format_size(live.size_bytes // length)}"
+    path = facts.buffers.argument_of(live.instruction) if advice.names_argument else ""
+    what += f", a copy of the argument {path}" if path else ""
+    if len(buffers) == 1:
+        text = f"1 buffer takes {takes}: {what}."
+    else:
+        text = f"{plural(len(buffers), 'buffer')} take {takes}. The largest is {what}."
+    if advice.reads_origin and any(candidate.origin.is_cut for candidate in found):
+        text += f" Its origin was searched through {MOST_VISITS} instructions only."
+    return text

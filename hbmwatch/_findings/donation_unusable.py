@@ -1,0 +1,111 @@
+"""Donated arguments whose memory no output can reuse."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hbmwatch._analysis.facts import Argument, Output, ProgramFacts
+from hbmwatch._findings.advice import Advice
+from hbmwatch._findings.phrases import DONATION, list_some, plural
+from hbmwatch._records.report import Finding
+from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.shardings import tiles
+from hbmwatch._xla.types import type_name
+
+ADVICE = Advice(
+    slug="donation-unusable",
+    prior_weight=3.0,
+    link=DONATION,
+    will_not_help='more donate_argnums: JAX only warns "Some donated buffers were not usable" and '
+    "keeps both copies",
+)
+
+
+class Mismatch(NamedTuple):
+    """Why no output reuses the memory of a donated argument.
+
+    Attributes:
+        argument: The argument.
+        reason: Why, in words.
+        output: The output that could have reused its memory; None where there is no such output.
+    """
+
+    argument: Argument
+    reason: str
+    output: Output | None
+
+
+def find(facts: ProgramFacts) -> Finding | None:
+    """Arguments that are donated without effect."""
+    mismatches = [_mismatch(facts, argument) for argument in _unused_donations(facts)]
+    if not mismatches:
+        return None
+    saves = sum(m.output.size_bytes for m in mismatches if m.output is not None)
+    total = sum(m.argument.size_bytes for m in mismatches)
+    first = max(mismatches, key=lambda m: m.argument.size_bytes)
+    return ADVICE.finding(
+        title=f"Donating {list_some([first.argument.path])} has no effect: {first.reason}",
+        evidence=f"No output can reuse the memory of {plural(len(mismatches), 'donated leaf')} "
+        f"({format_size(total)}). The largest is {first.argument.path}: {first.reason}.",
+        remedy="Return the donated leaves with the dtype, shape and sharding that they had as "
+        "arguments (cast the update back, set out_shardings), so that donate_argnums takes effect.",
+        saves_bytes=saves or total,
+    )
+
+
+def _unused_donations(facts: ProgramFacts) -> list[Argument]:
+    """The donated arguments whose memory no output reuses."""
+    donors = {donor.parameter_number for donor in facts.program.donors}
+    return [
+        argument
+        for argument in facts.arguments
+        if not argument.aliased
+        and argument.size_bytes > 0
+        and (argument.number in donors or (argument.leaf is not None and argument.leaf.donated))
+    ]
+
+
+def _mismatch(facts: ProgramFacts, argument: Argument) -> Mismatch:
+    """Why no output reuses the memory of an argument: the first of these reasons that holds."""
+    free = [output for output in facts.outputs if not output.aliased]
+    same = [o for o in free if o.leaf is not None and same_leaf(argument.path, o.path)]
+    for output in [*same, *free]:
+        if output.dims == argument.dims and output.element_type != argument.element_type:
+            theirs, ours = type_name(output.element_type), type_name(argument.element_type)
+            reason = f"{output.path} is {theirs}, but {argument.path} is {ours}"
+            return Mismatch(argument, reason, output)
+    for output in [*same, *free]:
+        if _global_dims(output) == argument.global_dims and output.dims != argument.dims:
+            reason = (
+                f"{output.path} has another sharding ({list(output.dims)} per device, but "
+                f"{argument.path} has {list(argument.dims)})"
+            )
+            return Mismatch(argument, reason, output)
+    for output in [*same, *free]:
+        if output.dims == argument.dims and output.element_type == argument.element_type:
+            return Mismatch(argument, f"{output.path} has another layout or sharding", output)
+    if same:
+        reason = (
+            f"{same[0].path} has the shape {list(same[0].dims)}, but {argument.path} has "
+            f"{list(argument.dims)}"
+        )
+        return Mismatch(argument, reason, same[0])
+    return Mismatch(argument, f"no output has the shape {list(argument.dims)}", None)
+
+
+def same_leaf(argument: str, output: str) -> bool:
+    """Whether two paths end in the same keys ("state['mu']" and "result[0]['mu']")."""
+    ours, theirs = argument.split("["), output.split("[")
+    same = 0
+    for a, b in zip(reversed(ours[1:]), reversed(theirs[1:])):
+        if a != b:
+            break
+        same += 1
+    return same >= max(1, len(ours) - 1) and same > 0 and not ours[-1][:1].isdigit()
+
+
+def _global_dims(output: Output) -> tuple[int, ...]:
+    """The dimensions of the whole output."""
+    if output.leaf is not None and len(output.leaf.shape) == len(output.dims):
+        return output.leaf.shape
+    return tuple(d * t for d, t in zip(output.dims, tiles(output.sharding, len(output.dims))))

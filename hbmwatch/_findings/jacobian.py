@@ -1,0 +1,34 @@
+"""A Jacobian or Hessian that is computed for a whole basis at once."""
+
+from __future__ import annotations
+
+from hbmwatch._findings.advice import BufferAdvice
+from hbmwatch._findings.candidate import Candidate
+
+ADVICE = BufferAdvice(
+    slug="jacobian",
+    prior_weight=2.0,
+    title="A Jacobian (or Hessian), computed by vmap over a whole basis{at}",
+    remedy="Use the mode that fits (jacfwd for few inputs, jacrev for few outputs), products (jvp, "
+    "vjp, Hessian-vector) instead of the matrix, or jax.lax.map over the basis in chunks.",
+    link="https://docs.jax.dev/en/latest/jacobian-vector-products.html",
+    will_not_help="jax.checkpoint: the basis is carried forward, and no backward pass waits for it",
+)
+
+
+def is_jacobian(candidate: Candidate) -> bool:
+    """Whether the buffer belongs to a Jacobian, and not to a batch of gradients.
+
+    jacfwd is a vmap of jvp alone; jacrev is a vmap of the transposed function, whose forward pass
+    is not mapped; a Hessian is both. A vmap of grad maps the forward and the backward pass.
+    """
+    op_names = candidate.facts.buffers.op_names
+    forward = any("vmap(jvp(" in name for name in op_names)
+    reverse = any("vmap(transpose(" in name for name in op_names)
+    hessian = any("vmap(jvp(jvp(" in name or "vmap(jvp(transpose(" in name for name in op_names)
+    if not (hessian or forward != reverse):
+        return False
+    names = candidate.names
+    if "vmap(jvp(" in names or "vmap(transpose(" in names:
+        return True
+    return candidate.is_square and ("/eq" in names or names.endswith("iota"))

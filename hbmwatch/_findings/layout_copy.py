@@ -1,0 +1,30 @@
+"""A second copy of an argument, in another layout."""
+
+from __future__ import annotations
+
+from hbmwatch._findings.advice import BufferAdvice
+from hbmwatch._findings.candidate import Candidate
+from hbmwatch._xla.shapes import shape_text
+
+ADVICE = BufferAdvice(
+    slug="layout-copy",
+    prior_weight=1.4,
+    title="The compiler keeps a second copy of an argument in another layout{at}",
+    remedy="Store the argument in the layout that the program uses (transpose it once, before the "
+    "call), or let jit choose it with jax.experimental.layout (Format, Layout.AUTO).",
+    link="https://docs.jax.dev/en/latest/jax.experimental.layout.html",
+    will_not_help="donation: both copies are needed while the program runs",
+    names_argument=True,
+    even_if_padded=True,
+)
+_ONLY_MOVES = frozenset(
+    "parameter copy transpose bitcast reshape fusion copy-start copy-done".split()
+)
+
+
+def is_moved_argument(candidate: Candidate) -> bool:
+    """Whether a temporary is an argument that was only moved."""
+    if candidate.first.op.kind != "temporary" or not candidate.is_argument:
+        return False
+    shapes = {shape_text(end.instruction.shape) for end in candidate.origin.ends}
+    return candidate.origin.chain <= _ONLY_MOVES and candidate.first.op.shape not in shapes

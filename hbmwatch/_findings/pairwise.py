@@ -1,0 +1,70 @@
+"""A buffer with an entry for each pair of two arrays' rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hbmwatch._analysis.graph import elements
+from hbmwatch._findings.advice import BufferAdvice
+from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.phrases import LAX_MAP
+from hbmwatch._findings.random_bits import THREEFRY_OPCODES
+from hbmwatch._xla.protos import HloInstructionProto
+
+ADVICE = BufferAdvice(
+    slug="pairwise",
+    prior_weight=1.7,
+    title="An all-pairs buffer (pairwise differences or products){at}",
+    remedy="Do not compute all pairs at once: expand the square (x**2 - 2 x @ y.T + y**2), or go "
+    "over blocks of rows with jax.lax.map(..., batch_size=...).",
+    link=LAX_MAP,
+    will_not_help="jit or vmap: the compiler keeps the all-pairs buffer either way",
+)
+# A product of rows that is less than 16 times its factors is a layer with few features.
+LEAST_GROWTH = 16
+# An array is broadcast over the rows of the other one; 16 copies may be features or states.
+LEAST_COPIES = 32
+
+
+def is_mapped_twice(candidate: Candidate) -> bool:
+    """Whether rows are multiplied under two vmaps: a softmax over them makes no tokens of them."""
+    nested = any("vmap(vmap(" in name for name in candidate.origin.names)
+    return nested and multiplies_rows(candidate)
+
+
+def multiplies_rows(candidate: Candidate) -> bool:
+    """Whether arguments are multiplied row by row: one with itself, or two of as many features.
+
+    The weights of a layer have the features first, and those of the result last.
+    """
+    product = candidate.product
+    if product is None or product.growth < LEAST_GROWTH:
+        return False
+    return _are_rows(product.arguments, product.size)
+
+
+def _are_rows(factors: Sequence[HloInstructionProto | None], size: int) -> bool:
+    """Whether all factors are matrices with the same second dimension."""
+    dims = [tuple(factor.shape.dimensions) for factor in factors if factor is not None]
+    if len(dims) != len(factors) or not dims or any(len(shape) != 2 for shape in dims):
+        return False
+    (rows, features), (other_rows, other_features) = dims[0], dims[-1]
+    return features == other_features and rows * other_rows == size
+
+
+def combines_two_arrays(candidate: Candidate) -> bool:
+    """Whether two smaller arrays are broadcast along different dimensions."""
+    ends = [end.instruction for end in candidate.ends]
+    spread = [end for end in ends if end.opcode == "broadcast"]
+    if not spread or not {end.opcode for end in ends} <= {"broadcast", "iota"}:
+        return False
+    if candidate.origin.chain >= THREEFRY_OPCODES:
+        return False
+    sizes = []
+    for end in spread:
+        source = candidate.facts.buffers.graph.first(end)
+        if source is not None and elements(source.shape) * LEAST_COPIES <= elements(end.shape):
+            sizes.append(elements(source.shape))
+    whole = elements(spread[0].shape)
+    return len(sizes) > 1 and math.prod(sorted(sizes)[-2:]) >= whole

@@ -1,0 +1,57 @@
+"""Matrix products that are much larger than their factors, and softmaxes over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hbmwatch._analysis.graph import Graph, elements, joined_names
+from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
+from hbmwatch._analysis.origin import Origin, OriginInstruction
+from hbmwatch._xla.protos import HloInstructionProto
+
+# A product that is not twice its larger factor is an ordinary layer.
+LEAST_GROWTH = 2
+_SOFTMAX = ("softmax", "logsumexp", "argmax", "take_along_axis", "cross_entropy")
+
+
+class Product(NamedTuple):
+    """A matrix product in the origin of a buffer.
+
+    Attributes:
+        factors: The instructions whose results it multiplies, without scalars.
+        arguments: The arguments of the program that they are; None for a computed factor.
+        size: Its number of elements.
+        growth: How many times larger it is than its larger factor.
+    """
+
+    factors: Sequence[HloInstructionProto]
+    arguments: Sequence[HloInstructionProto | None]
+    size: int
+    growth: float
+
+
+def find_product(graph: Graph, ends: Sequence[OriginInstruction]) -> Product | None:
+    """The first product in the origin of a buffer, if it is much larger than its factors."""
+    products = [end for end in ends if graph.is_product(end.instruction)]
+    if not products:
+        return None
+    product, outer = products[0].instruction, products[0].outer
+    factors = [f for f in graph.operands(product) if elements(f.shape) > 1]
+    size = elements(product.shape)
+    growth = size / max((elements(f.shape) for f in factors), default=size)
+    if growth < LEAST_GROWTH:
+        return None
+    return Product(factors, [graph.given(f, outer) for f in factors], size, growth)
+
+
+def is_softmax_input(live: LiveBuffer, origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:
+    """Whether a softmax (or logsumexp) is taken of a buffer, or made it."""
+    names = " ".join(origin.names) + joined_names(uses)
+    if any(word in names for word in _SOFTMAX):
+        return True
+    # Without a name, the sign is an exponential and a reduction. With a logistic they are an
+    # activation; a backward pass, which sums gradients, has both for any activation.
+    opcodes = origin.chain | {user.opcode for user in uses}
+    plain = "logistic" not in names and not is_backward(live.context)
+    return plain and "exponential" in opcodes and bool(opcodes & {"reduce", "reduce-window"})

@@ -1,0 +1,169 @@
+"""Arguments, outputs or a batch that every device of a mesh holds in full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.advice import Advice
+from hbmwatch._findings.phrases import SHARDING, list_some, plural, short_paths
+from hbmwatch._records.report import Finding
+from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.shardings import is_replicated
+
+ADVICE = Advice(
+    slug="replication",
+    prior_weight=3.0,
+    link=SHARDING,
+    will_not_help="more devices, while each of them holds the full array",
+    change="sharding",
+)
+# What programs call the mesh axis of tensor parallelism, along which the batch is replicated.
+_MODEL_AXES = frozenset("model mdl mp tp tensor tensor_parallel".split())
+# A leaf below a quarter of the average share of the minimum is a bias or a scale among weights.
+LEAST_SHARE_OF_MINIMUM = 1 / 4
+
+
+class ReplicatedLeaf(NamedTuple):
+    """An argument or output that every device holds in full.
+
+    Attributes:
+        path: Its pytree path.
+        size_bytes: Its bytes on each device.
+        freed_bytes: The bytes that sharding it frees on each device.
+        how: How it can be sharded.
+    """
+
+    path: str
+    size_bytes: int
+    freed_bytes: int
+    how: str
+
+
+class ReplicatedBatch(NamedTuple):
+    """A batch that every device computes in full, and what sharding it over an axis frees."""
+
+    axis: str
+    freed_bytes: int
+
+
+def find(facts: ProgramFacts) -> Finding | None:
+    """Replicated leaves, or the replicated batch, whichever takes more."""
+    if facts.device_count < 2:
+        return None
+    leaves = replicated_leaves(facts)
+    batch = replicated_batch(facts)
+    if batch is not None and batch.freed_bytes > sum(leaf.freed_bytes for leaf in leaves):
+        return _batch_finding(facts, batch)
+    return _leaves_finding(facts, leaves) if leaves else None
+
+
+# --- leaves ---------------------------------------------------------------------------------------
+
+
+def replicated_leaves(facts: ProgramFacts) -> list[ReplicatedLeaf]:
+    """The replicated arguments and outputs, if together they are worth it, without tiny ones."""
+    leaves = []
+    for argument in facts.arguments:
+        if argument.in_hbm and is_replicated(argument.sharding, len(argument.dims)):
+            leaves.append(_leaf(facts, argument.path, argument.dims, argument.size_bytes))
+    for output in facts.outputs:
+        if not output.aliased and is_replicated(output.sharding, len(output.dims)):
+            leaves.append(_leaf(facts, output.path, output.dims, output.size_bytes))
+    minimum = facts.minimum_saving_bytes
+    if sum(leaf.size_bytes for leaf in leaves) < minimum:
+        return []
+    least = LEAST_SHARE_OF_MINIMUM * minimum / max(len(leaves), 1)
+    return [leaf for leaf in leaves if leaf.size_bytes > least]
+
+
+def _leaf(facts: ProgramFacts, path: str, dims: tuple[int, ...], size: int) -> ReplicatedLeaf:
+    """A replicated leaf, and how to shard it: over the largest axis that divides a dimension."""
+    axes = sorted(facts.axes.items(), key=lambda axis: -axis[1])
+    for axis, parts in axes:
+        divisible = [length for length in dims if length % parts == 0]
+        if divisible:
+            dimension = dims.index(max(divisible))
+            over = f"over {axis!r}" if axis else f"over the {parts} devices"
+            how = f"dimension {dimension} ({dims[dimension]}) can be sharded {over}"
+            return ReplicatedLeaf(path, size, size - size // parts, how)
+    parts = axes[0][1] if axes else facts.device_count
+    how = f"{parts} divides no dimension of {list(dims)}, so one has to be padded first"
+    return ReplicatedLeaf(path, size, size - size // parts, how)
+
+
+def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Finding:
+    """The finding on replicated leaves."""
+    total = sum(leaf.size_bytes for leaf in leaves)
+    freed = sum(leaf.freed_bytes for leaf in leaves) + _freed_temporary_bytes(facts)
+    paths = list_some(short_paths(leaf.path for leaf in leaves))
+    largest = max(leaves, key=lambda leaf: leaf.size_bytes)
+    return ADVICE.finding(
+        title=f"Shard {paths}: fully replicated on all {facts.device_count} devices",
+        evidence=f"Each of the {facts.device_count} devices holds the full array of "
+        f"{plural(len(leaves), 'leaf')} ({format_size(total)} per device: {paths}). For "
+        f"{largest.path}, {largest.how}.",
+        remedy="Give them a NamedSharding over the mesh (in_shardings and out_shardings, or "
+        "device_put before the call).",
+        saves_bytes=freed,
+    )
+
+
+def _freed_temporary_bytes(facts: ProgramFacts) -> int:
+    """What sharding frees of the temporaries that are made, or gathered, for replicated outputs."""
+    counts = {
+        math.prod(o.dims)
+        for o in facts.outputs
+        if is_replicated(o.sharding, len(o.dims)) and o.dims
+    }
+    parts = max(facts.axes.values(), default=1)
+    freed = 0
+    for live in facts.live:
+        if live.op.kind == "temporary" and math.prod(live.dims) in counts:
+            gathered = live.op.opcode.startswith("all-gather")
+            freed += live.size_bytes - (0 if gathered else live.size_bytes // parts)
+    return freed
+
+
+# --- the batch ------------------------------------------------------------------------------------
+
+
+def replicated_batch(facts: ProgramFacts) -> ReplicatedBatch | None:
+    """The batch if all its arguments are replicated, along an axis where that is a mistake.
+
+    Every device of a tensor parallel axis computes the whole batch on purpose; a nameless axis may
+    be tensor parallel if any argument is sharded over it.
+    """
+    batch = facts.batch
+    if not (batch.arguments and batch.scaling_bytes):
+        return None
+    if not all(is_replicated(a.sharding, len(a.dims)) for a in batch.arguments):
+        return None
+    sharded = any(math.prod(a.tiles) > 1 for a in facts.arguments)
+    axes = {
+        axis: size
+        for axis, size in facts.axes.items()
+        if batch.length % size == 0 and axis not in _MODEL_AXES and (axis or not sharded)
+    }
+    if not axes:
+        return None
+    axis = max(axes, key=axes.__getitem__)
+    return ReplicatedBatch(axis, batch.scaling_bytes - batch.scaling_bytes // axes[axis])
+
+
+def _batch_finding(facts: ProgramFacts, replicated: ReplicatedBatch) -> Finding:
+    """The finding on a batch that every device computes in full."""
+    batch = facts.batch
+    paths = list_some(argument.path for argument in batch.arguments)
+    sharding = f": NamedSharding(mesh, P({replicated.axis!r}))" if replicated.axis else ""
+    return ADVICE.finding(
+        title=f"Shard the batch: {paths} is replicated, so every device computes the whole batch",
+        evidence=f"{paths} has its global length {batch.length} on each of "
+        f"{facts.device_count} devices, and {format_size(batch.scaling_bytes)} of the peak scales "
+        "with it.",
+        remedy=f"Shard the batch over the mesh{sharding}, by in_shardings or device_put.",
+        saves_bytes=replicated.freed_bytes,
+        will_not_help="jax.checkpoint, although jvp makes most of these bytes",
+    )

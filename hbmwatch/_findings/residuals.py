@@ -1,0 +1,57 @@
+"""Values of the forward pass that are kept for the backward pass, without jax.checkpoint."""
+
+from __future__ import annotations
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.advice import Advice, all_bytes
+from hbmwatch._findings.phrases import at_line, at_lines, plural
+from hbmwatch._findings.saved import (
+    AROUND_STEP,
+    CHECKPOINT,
+    freed_bytes,
+    is_kept_by_policy,
+    is_layer_input,
+)
+from hbmwatch._records.report import Finding
+from hbmwatch._records.sizes import format_size
+
+ADVICE = Advice(
+    slug="residuals",
+    prior_weight=1.0,
+    link=CHECKPOINT,
+    will_not_help=f"{AROUND_STEP}; policies such as everything_saveable or dots_saveable, which "
+    "still save much of it",
+)
+
+
+def find(facts: ProgramFacts) -> Finding | None:
+    """Residuals that jax.checkpoint around each layer would recompute."""
+    first = {live.family: live for live in facts.buffers.saved}
+    needed = {
+        family
+        for family, live in first.items()
+        if is_layer_input(facts, live) or is_kept_by_policy(facts, live)
+    }
+    saved = [live for live in facts.buffers.saved if live.family not in needed]
+    freed = freed_bytes(saved)
+    if not freed:
+        return None
+    steps = max((b.loop_buffer.length for b in saved if b.loop_buffer is not None), default=0)
+    how = f"stacked by a scan of {steps} steps" if steps else "one set per layer"
+    remat = any(".remat" in live.op.instruction for live in facts.live)
+    are = "is a residual" if len(saved) == 1 else "are residuals"
+    return ADVICE.finding(
+        title=f"Rematerialize: wrap the layer{at_line(saved)} in jax.checkpoint (remat)",
+        evidence=f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) "
+        f"{are}: computed in the forward pass{at_lines(saved)} and kept for the backward pass, "
+        f"{how}."
+        + (
+            " XLA already rematerializes some values (.remat), so the real demand is even higher."
+            if remat
+            else ""
+        ),
+        remedy="Put jax.checkpoint (jax.remat; flax nn.remat) around "
+        + ("the body of the scan" if steps else "each layer")
+        + ", with its default policy, which saves only the inputs of the layer.",
+        saves_bytes=freed,
+    )

@@ -1,0 +1,44 @@
+"""A value, or a gradient, that vmap computes for all samples at once."""
+
+from __future__ import annotations
+
+from hbmwatch._findings.advice import BufferAdvice
+from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.pairwise import multiplies_rows
+from hbmwatch._findings.phrases import LAX_MAP
+from hbmwatch._findings.random_bits import RANDOM_NAMES
+
+ADVICE = BufferAdvice(
+    slug="samples",
+    prior_weight=1.6,
+    title="A vmap over many samples materializes all of them at once{at}",
+    remedy="Go over the samples in chunks: jax.lax.map(f, xs, batch_size=...) instead of jax.vmap, "
+    "and reduce inside.",
+    link=LAX_MAP,
+    will_not_help="jit alone: vmap is the same as writing out the batch dimension",
+)
+# A vmap over a gradient, for each sample or chain; the batch of a loss has the vmap inside of jvp.
+_MAPPED_GRADIENTS = ("vmap(jvp(", "vmap(transpose(")
+
+
+def is_mapped(candidate: Candidate) -> bool:
+    """Whether the buffer is made under a vmap of the user, and not for a gradient.
+
+    The generators of jax.random have a vmap inside, so the search ends at their names.
+    """
+    names = candidate.names
+    positions = [p for word in RANDOM_NAMES if (p := names.find(word)) >= 0]
+    names_before = names[: min(positions, default=len(names))]
+    return "vmap(" in names_before and "jvp(" not in names
+
+
+def is_product_of_samples(candidate: Candidate) -> bool:
+    """Whether one vmap makes logits, or products of rows, for all samples."""
+    if candidate.product is None or "vmap(vmap(" in candidate.names:
+        return False
+    return is_mapped(candidate) and (candidate.is_softmax_input or multiplies_rows(candidate))
+
+
+def is_gradient_per_sample(candidate: Candidate) -> bool:
+    """Whether vmap computes a gradient for each sample."""
+    return any(word in candidate.first.name for word in _MAPPED_GRADIENTS)
