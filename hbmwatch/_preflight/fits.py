@@ -11,7 +11,7 @@ from hbmwatch._explain.breakdown import breakdown
 from hbmwatch._explain.build import versions
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.problems import Problems
-from hbmwatch._findings.rank import of_message
+from hbmwatch._findings import vmem
 from hbmwatch._jax.lowered import call_info
 from hbmwatch._jax.request import lower_for
 from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
@@ -166,7 +166,7 @@ def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None)
     )
     if program is None or summary is None:
         missing.append(compiled.error or "XLA left no dump of the program")
-        findings = attempt("the findings", (), of_message, message)
+        findings = attempt("the findings", (), vmem.find, message)
         return _ended(report, findings, missing)
     missing += attempt("the reader's caveats", (), caveats, summary)
     report = add_findings(report, summary, program, call, missing)

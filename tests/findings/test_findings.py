@@ -194,7 +194,14 @@ def test_a_thread_s_program_is_told_by_its_kind(case: Case) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
-@pytest.mark.parametrize("name", SAVES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(case.name, marks=getattr(pytest.mark, case.platform))
+        for case in CASES
+        if case.name in SAVES
+    ],
+)
 def test_what_a_remedy_frees_is_what_the_shapes_say(name: str) -> None:
     """saves_bytes is within 2 % of the bytes that follow from the shapes of the program."""
     allowed = [SAVES[name], SAVES_NEWER.get(name, SAVES[name])]
