@@ -34,7 +34,7 @@ def make(key: jax.Array) -> tuple[eqx.nn.MLP, Any]:
 
 
 def make_batch(batch_size: int) -> jax.Array:
-    """Sines to learn; made in the step, where they cost nothing (in earnest: an argument)."""
+    """Sines to learn; made in the step, where they cost nothing (in real use: an argument)."""
     return jnp.sin(jnp.outer(jnp.arange(float(batch_size)), jnp.arange(1.0, WIDTH + 1)))
 
 
@@ -55,7 +55,7 @@ def train_step(
 
 
 def train(batch_size: int) -> float:
-    """A fresh model (in earnest: the last checkpoint), and a few steps."""
+    """A fresh model (in real use: the last checkpoint), and a few steps."""
     model, opt_state = make(jax.random.key(0))
     for _ in range(STEPS):
         model, opt_state, loss = train_step(model, opt_state, batch_size)

@@ -43,7 +43,7 @@ def make() -> tuple[Mlp, nnx.Optimizer]:
 
 
 def make_batch(batch_size: int) -> jax.Array:
-    """Sines to learn; made in the step, where they cost nothing (in earnest: an argument)."""
+    """Sines to learn; made in the step, where they cost nothing (in real use: an argument)."""
     return jnp.sin(jnp.outer(jnp.arange(float(batch_size)), jnp.arange(1.0, WIDTH + 1)))
 
 
@@ -58,7 +58,7 @@ def train_step(model: Mlp, optimizer: nnx.Optimizer, batch_size: int) -> jax.Arr
 
 
 def train(batch_size: int) -> float:
-    """A fresh model (in earnest: the last checkpoint), and a few steps."""
+    """A fresh model (in real use: the last checkpoint), and a few steps."""
     model, optimizer = make()
     for _ in range(STEPS):
         loss = train_step(model, optimizer, batch_size=batch_size)

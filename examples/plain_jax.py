@@ -33,7 +33,7 @@ def make_state(key: jax.Array) -> dict[str, Any]:
 
 
 def make_batch(batch_size: int) -> jax.Array:
-    """Sines to learn; made in the step, where they cost nothing (in earnest: an argument)."""
+    """Sines to learn; made in the step, where they cost nothing (in real use: an argument)."""
     return jnp.sin(jnp.outer(jnp.arange(float(batch_size)), jnp.arange(1.0, WIDTH + 1)))
 
 
@@ -61,7 +61,7 @@ def watched(mesh: Mesh) -> Any:
 
 
 def train(mesh: Mesh, batch_size: int) -> float:
-    """A fresh state (in earnest: the last checkpoint), and a few steps."""
+    """A fresh state (in real use: the last checkpoint), and a few steps."""
     step = watched(mesh)
     state = jax.device_put(make_state(jax.random.key(0)), NamedSharding(mesh, PartitionSpec()))
     for _ in range(STEPS):
