@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -26,25 +27,26 @@ class _Tpu:
     Attributes:
         kind: The device kind in JAX.
         rank: How many dimensions its topologies have.
-        limit_bytes: What the compiler lets a program use: where libtpu's checks turn, found by
-            compiling; None where that was not looked for.
+        limits: MiB that the compiler lets a program use, by the version of libtpu: where its checks
+            turn, found by compiling.
         cores: JAX devices of one chip.
         options: Whatever else its topologies need.
     """
 
     kind: str
     rank: int
-    limit_bytes: int | None
+    limits: Mapping[str, int]
     cores: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+_MEGACORE = {"chip_config_name": "megacore"}  # as JAX runs a v4: one device a chip
 TPUS = {
-    "v4": _Tpu("TPU v4", 3, None, options={"chip_config_name": "megacore"}),
-    "v5e": _Tpu("TPU v5 lite", 2, 16126 * MIB),
-    "v5p": _Tpu("TPU v5", 3, 98041 * MIB),
-    "v6e": _Tpu("TPU v6 lite", 2, 31996 * MIB),
-    "tpu7x": _Tpu("TPU7x", 3, None, cores=2),
+    "v4": _Tpu("TPU v4", 3, {"0.0.42": 31485, "0.0.50": 31485}, options=_MEGACORE),
+    "v5e": _Tpu("TPU v5 lite", 2, {"0.0.42": 16126, "0.0.50": 16126}),
+    "v5p": _Tpu("TPU v5", 3, {"0.0.42": 98041, "0.0.50": 98025}),
+    "v6e": _Tpu("TPU v6 lite", 2, {"0.0.42": 31996, "0.0.50": 31992}),
+    "tpu7x": _Tpu("TPU7x", 3, {"0.0.42": 97020}, cores=2),
 }
 
 
@@ -137,6 +139,7 @@ def _tpu(kind: str, shape: str, word: str) -> Target:
     if len(sizes) != tpu.rank:
         example = "x".join("2" * tpu.rank)
         raise ValueError(f"{word!r}: a {kind} topology has {tpu.rank} dimensions ({kind}:{example})")
+    limit, note = _limit(tpu)
     options = dict(tpu.options)
     if math.prod(sizes) == 1:  # libtpu takes a whole host otherwise
         options |= {"chips_per_host_bounds": [1, 1, 1], "num_slices": 1}
@@ -144,11 +147,25 @@ def _tpu(kind: str, shape: str, word: str) -> Target:
         name=word.strip().lower(),
         platform="tpu",
         device_count=math.prod(sizes) * tpu.cores,
-        limit_bytes=tpu.limit_bytes,
+        limit_bytes=limit,
+        limit_note=note,
         device_kind=tpu.kind,
         topology=f"{kind}:{'x'.join(map(str, sizes))}",
         topology_options=options,
     )
+
+
+def _limit(tpu: _Tpu) -> tuple[int, str]:
+    """The limit by the libtpu that is installed, and what it rests on where that is another one."""
+    try:
+        version = importlib.metadata.version("libtpu")
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    for known, mib in tpu.limits.items():
+        if version == known or version.startswith(f"{known}."):
+            return mib * MIB, ""
+    known, mib = next(iter(tpu.limits.items()))
+    return mib * MIB, f"as of libtpu {known}"
 
 
 def _gpu(kind: str, shape: str, word: str, memory_fraction: float | None) -> Target:
