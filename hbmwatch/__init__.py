@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from hbmwatch._explain.errors import HbmOomError as HbmOomError
     from hbmwatch._messages.parse import parse_oom as parse_oom
     from hbmwatch._messages.parse import parse_ooms as parse_ooms
-    from hbmwatch._preflight.fit import Fit as Fit
+    from hbmwatch._preflight.verdicts import Fit as Fit
     from hbmwatch._preflight.fits import fits as fits
+    from hbmwatch._preflight.verdicts import Largest as Largest
+    from hbmwatch._preflight.largest import largest as largest
     from hbmwatch._preflight.verify import Verification as Verification
     from hbmwatch._preflight.verify import verify as verify
     from hbmwatch._profiles.load import load_peak_summary as load_peak_summary
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 _HOME = {
     "DeviceMemory": "_records.report",
     "Finding": "_records.report",
-    "Fit": "_preflight.fit",
+    "Fit": "_preflight.verdicts",
     "HbmOomError": "_explain.errors",
+    "Largest": "_preflight.verdicts",
     "LiveArrays": "_records.report",
     "OomMessage": "_records.message",
     "OomReport": "_report.report",
@@ -41,6 +44,7 @@ _HOME = {
     "ProfileError": "_records.profile_error",
     "Verification": "_preflight.verify",
     "fits": "_preflight.fits",
+    "largest": "_preflight.largest",
     "load_peak_summary": "_profiles.load",
     "parse_oom": "_messages.parse",
     "parse_ooms": "_messages.parse",
@@ -53,6 +57,7 @@ __all__ = [
     "Finding",
     "Fit",
     "HbmOomError",
+    "Largest",
     "LiveArrays",
     "OomMessage",
     "OomReport",
@@ -62,6 +67,7 @@ __all__ = [
     "Verification",
     "__version__",
     "fits",
+    "largest",
     "load_peak_summary",
     "parse_oom",
     "parse_ooms",

@@ -77,8 +77,8 @@ def lower_for(
     found = [one for one in seen if is_same_lowering(one, lowered)]
     if not found:
         raise WrongPlatform(
-            f"{getattr(step, '__name__', 'the step')} was not lowered for {platform!r}: its lower() "
-            "does not go through jax.jit"
+            f"{getattr(step, '__name__', 'the step')} was not lowered for {platform!r}: "
+            "its lower() does not go through jax.jit"
         )
     return found[0]  # not what a watch has made of it
 

@@ -116,8 +116,9 @@ class Child:
         try:
             found = json.loads((self.folder / ANSWER).read_text())
         except (OSError, ValueError):
-            return Answer("died", f"the compiler died: {_ended(status)}{self._said()}", None,
-                          cpu_seconds)
+            return Answer(
+                "died", f"the compiler died: {_ended(status)}{self._said()}", None, cpu_seconds
+            )
         if "error" in found:
             ended = "refused" if found["kind"] in _COMPILER_ERRORS else "died"
             return Answer(ended, found["error"], None, cpu_seconds)

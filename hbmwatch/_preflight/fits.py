@@ -16,8 +16,8 @@ from hbmwatch._jax.lowered import call_info
 from hbmwatch._jax.request import lower_for
 from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
 from hbmwatch._preflight.child import Child
-from hbmwatch._preflight.fit import Fit
 from hbmwatch._preflight.targets import Target, resolve, target_of
+from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.report import DeviceMemory
 from hbmwatch._report.report import OomReport

@@ -2,128 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 from hbmwatch._jax.symbolic import concrete
 from hbmwatch._preflight.assigned import Proof
-from hbmwatch._preflight.fit import SCHEMA, Fit
 from hbmwatch._preflight.fits import fits
 from hbmwatch._preflight.search import Bracket, Point, ends, halving_tries, search
 from hbmwatch._preflight.targets import resolve
-from hbmwatch._records.sizes import format_size
+from hbmwatch._preflight.verdicts import Fit, Largest
 
 _PROBES = (1.04, 1.12, 1.25, 1.5)
 _REMATERIALIZED = ".remat"
-
-
-@dataclass(frozen=True, slots=True)
-class Largest:
-    """A size that fits while the next one does not.
-
-    Not every size was tried: where XLA rematerializes, a larger one may fit again.
-
-    Attributes:
-        size: The size that fits; None: not even the smallest does.
-        next_size: The next multiple, which does not fit; None where at_most fits, or the search
-            ended early (see error).
-        fit: The verdict on size; on the smallest where that does not fit.
-        tried: Size -> verdict, in the order of the tries.
-        proof: "compiled" where size was compiled to the end and the next size refused;
-            "assigned" where one of both rests on the buffer assignment.
-        multiple_of: What the sizes are multiples of.
-        error: Why the search ended early; "" otherwise.
-        seconds: How long it took.
-    """
-
-    __module__ = "hbmwatch"
-
-    size: int | None
-    next_size: int | None
-    fit: Fit
-    tried: Mapping[int, Fit] = field(default_factory=dict)
-    proof: Proof = "assigned"
-    multiple_of: int = 1
-    error: str = ""
-    seconds: float = 0.0
-
-    @property
-    def monotone(self) -> bool:
-        """False where a larger size that was tried fits although a smaller one does not."""
-        fitting = [size for size, fit in self.tried.items() if fit.fits]
-        refused = [size for size, fit in self.tried.items() if fit.fits is False]
-        return not fitting or not refused or max(fitting) < min(refused)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Processor seconds of all compiles."""
-        return sum(fit.cpu_seconds for fit in self.tried.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """The answer as JSON-able values, under a "schema" version; the reports of tries left out."""
-        tried = {str(size): fit.to_dict() for size, fit in self.tried.items()}
-        for one in tried.values():
-            del one["report"]
-        return {
-            "schema": SCHEMA,
-            "size": self.size,
-            "next_size": self.next_size,
-            "multiple_of": self.multiple_of,
-            "proof": self.proof,
-            "monotone": self.monotone,
-            "error": self.error,
-            "seconds": self.seconds,
-            "cpu_seconds": self.cpu_seconds,
-            "fit": self.fit.to_dict(),
-            "tried": tried,
-        }
-
-    def __str__(self) -> str:
-        sentences = [self._found(), *self._proved(), *self._sawtooth()]
-        if self.error:
-            sentences.append(f"The search ended early: {self.error}.")
-        return " ".join(sentences)
-
-    def _found(self) -> str:
-        target = self.fit.target
-        if self.size is None:
-            smallest = min(self.tried, default=self.multiple_of)
-            return f"Not even {smallest} fits {target}: {self.fit}."
-        step = f" multiple of {self.multiple_of}" if self.multiple_of > 1 else ""
-        if self.next_size is None:
-            return f"{self.size} fits {target}, the largest that was tried."
-        return f"{self.size} is the largest{step} found for {target}."
-
-    def _proved(self) -> list[str]:
-        """What the two ends of the search rest on."""
-        said = []
-        if self.size is not None:
-            left = self.fit.left_bytes
-            room = "" if left is None else f", {format_size(left)} left"
-            how = "compiled" if self.fit.proof == "compiled" else "by buffer assignment"
-            said.append(f"{self.size} fits ({how}{room}).")
-        over = self.tried.get(self.next_size) if self.next_size is not None else None
-        if over is not None:
-            left = over.left_bytes
-            by = f", {format_size(-left)} over" if left is not None and left < 0 else ""
-            how = "compiled" if over.proof == "compiled" else "by buffer assignment"
-            said.append(f"{self.next_size} does not ({how}{by}).")
-        return said
-
-    def _sawtooth(self) -> list[str]:
-        """That sizes fit again above one that does not."""
-        if self.monotone:
-            return []
-        refused = min(size for size, fit in self.tried.items() if fit.fits is False)
-        fitting = max(size for size, fit in self.tried.items() if fit.fits)
-        return [
-            f"Memory does not grow evenly with the size: {refused} does not fit although "
-            f"{fitting} does."
-        ]
 
 
 def largest(
@@ -169,7 +63,7 @@ def largest(
         raise ValueError(f"no multiple of {multiple_of} is at most {at_most}")
     began = time.monotonic()
     target = resolve(on, memory_fraction) if on is not None else None
-    tries = _Tries(
+    tries = Tries(
         lambda size, how: fits(
             step,
             *_arguments(args_of, size),
@@ -186,7 +80,9 @@ def largest(
     first = max(1, (start or multiple_of) // multiple_of)
     most = None if at_most is None else at_most // multiple_of
     is_own = limit_bytes is None and target is not None and target.platform == "tpu"
-    return _found(tries, limit, is_own, first, most, proof, began)
+    return dataclasses.replace(
+        found(tries, limit, is_own, first, most, proof), seconds=time.monotonic() - began
+    )
 
 
 def _arguments(args_of: Any, size: int) -> tuple[Any, ...]:
@@ -200,11 +96,11 @@ def _arguments(args_of: Any, size: int) -> tuple[Any, ...]:
 # --- the search -----------------------------------------------------------------------------------
 
 
-class _Ended(Exception):
+class Ended(Exception):
     """A try gave no verdict."""
 
 
-class _Tries:
+class Tries:
     """What was tried, in units of multiple_of."""
 
     def __init__(
@@ -223,7 +119,7 @@ class _Tries:
         """Try a size that was not tried, or prove one that was.
 
         Raises:
-            _Ended: There is no verdict.
+            Ended: There is no verdict.
         """
         known = self.fits.get(unit)
         if known is not None and (proof == "assigned" or known.proof == "compiled"):
@@ -231,7 +127,7 @@ class _Tries:
         size = unit * self.multiple_of
         fit = self._ask(size, proof)
         if fit.fits is None:
-            raise _Ended(f"{size}: {fit.error}")
+            raise Ended(f"{size}: {fit.error}")
         self.fits[unit] = fit
         if self._on_try is not None:
             self._on_try(size, fit)
@@ -265,19 +161,26 @@ def _code_bytes(fit: Fit, otherwise: int) -> int:
     return over + left
 
 
-def _found(
-    tries: _Tries,
+def found(
+    tries: Tries,
     limit: int | None,
     is_own: bool,
     first: int,
     most: int | None,
     proof: Proof,
-    began: float,
 ) -> Largest:
     """Search, look for larger sizes that fit again, and prove both ends.
 
     Where the limit is the compiler's own, it rematerializes until a size fits, and above it
     nothing was seen to fit again.
+
+    Args:
+        tries: What asks the compiler, and remembers.
+        limit: The total up to which a size should fit; None where it is not known.
+        is_own: Whether that is the compiler's own limit.
+        first: Where to begin.
+        most: The largest size.
+        proof: What the answer shall rest on.
     """
     error = ""
     try:
@@ -287,7 +190,7 @@ def _found(
         while proof == "compiled" and not _is_proved(tries, bracket):
             room = None if limit is None else limit - tries.code_bytes
             bracket = search(tries.point, room, most=most, known=tries.points())
-    except _Ended as ended:
+    except Ended as ended:
         error = str(ended)
         bracket = ends(tries.points())
         if not tries.fits:
@@ -307,18 +210,17 @@ def _found(
         proof="compiled" if sure else "assigned",
         multiple_of=multiple,
         error=error,
-        seconds=time.monotonic() - began,
     )
 
 
-def _is_proved(tries: _Tries, bracket: Bracket) -> bool:
+def _is_proved(tries: Tries, bracket: Bracket) -> bool:
     """Compile both ends to the end; False where one of them turns out otherwise."""
     if bracket.low is not None and not tries.ask(bracket.low, "compiled").fits:
         return False
     return bracket.high is None or not tries.ask(bracket.high, "compiled").fits
 
 
-def _probe(tries: _Tries, bracket: Bracket, first: int, most: int | None) -> bool:
+def _probe(tries: Tries, bracket: Bracket, first: int, most: int | None) -> bool:
     """Try a few larger sizes where memory may have fallen again; whether one of them fits.
 
     XLA rematerializes near the limit, and each time it does the curve falls.
@@ -335,7 +237,7 @@ def _probe(tries: _Tries, bracket: Bracket, first: int, most: int | None) -> boo
     return False
 
 
-def _is_sawtooth(tries: _Tries, bracket: Bracket) -> bool:
+def _is_sawtooth(tries: Tries, bracket: Bracket) -> bool:
     """Whether XLA rematerialized at the boundary, or a total fell while the size grew."""
     totals = [fit.total_bytes for _, fit in sorted(tries.fits.items()) if fit.total_bytes]
     if any(after < before for before, after in itertools.pairwise(totals)):

@@ -127,7 +127,9 @@ def _require(extra: str, *packages: str) -> None:
                 return
         except ModuleNotFoundError:  # of the package's parent
             continue
-    where = "" if sys.platform == "linux" else " (on Linux: the compiler exists for no other system)"
+    where = (
+        "" if sys.platform == "linux" else " (on Linux: the compiler exists for no other system)"
+    )
     raise ImportError(
         f"the {extra.upper()} compiler is not installed: pip install 'hbmwatch[{extra}]'{where}"
     )
@@ -138,7 +140,9 @@ def _tpu(kind: str, shape: str, word: str) -> Target:
     sizes = _sizes(shape or "x".join("1" * tpu.rank), word)
     if len(sizes) != tpu.rank:
         example = "x".join("2" * tpu.rank)
-        raise ValueError(f"{word!r}: a {kind} topology has {tpu.rank} dimensions ({kind}:{example})")
+        raise ValueError(
+            f"{word!r}: a {kind} topology has {tpu.rank} dimensions ({kind}:{example})"
+        )
     limit, note = _limit(tpu)
     options = dict(tpu.options)
     if math.prod(sizes) == 1:  # libtpu takes a whole host otherwise

@@ -10,10 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch import fits
-from tests.programs import why_not
 
-needs_tpu = pytest.mark.skipif(why_not("tpu") is not None, reason=str(why_not("tpu")))
-needs_gpu = pytest.mark.skipif(why_not("gpu") is not None, reason=str(why_not("gpu")))
 MIB, GIB = 2**20, 2**30
 
 
@@ -27,7 +24,7 @@ def x_of(mib: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((mib, 512, 512), jnp.float32)
 
 
-@needs_tpu
+@pytest.mark.tpu
 def test_what_fits_a_tpu_has_its_peak_and_what_is_left() -> None:
     """A step that fits is accepted to the end, and says what it needs and leaves."""
     fit = fits(add_one, x_of(64), on="v5e")
@@ -42,7 +39,7 @@ def test_what_fits_a_tpu_has_its_peak_and_what_is_left() -> None:
     assert str(fit).startswith("fits v5e: needs 128")
 
 
-@needs_tpu
+@pytest.mark.tpu
 def test_what_does_not_fit_a_tpu_is_refused_by_its_compiler() -> None:
     """The compiler's refusal is final, and its report has peak and message."""
     fit = fits(add_one, x_of(10 * 1024), on="v5e", proof="assigned")
@@ -54,7 +51,7 @@ def test_what_does_not_fit_a_tpu_is_refused_by_its_compiler() -> None:
     assert json.loads(json.dumps(fit.to_dict()))["fits"] is False
 
 
-@needs_tpu
+@pytest.mark.tpu
 def test_by_assignment_the_figures_are_those_of_the_whole_compile() -> None:
     """Stopped at the buffer assignment, peak and total are the same to the byte."""
     assigned = fits(add_one, x_of(64), on="v5e", proof="assigned")
@@ -67,7 +64,7 @@ def test_by_assignment_the_figures_are_those_of_the_whole_compile() -> None:
     assert assigned.code_bytes is None
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_gpus_limit_is_assumed() -> None:
     """A GPU compiler takes everything: the limit is a share of the card, and is called assumed."""
     fit = fits(add_one, x_of(64), on="h100", proof="assigned", memory_fraction=0.5)

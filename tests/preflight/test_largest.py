@@ -1,0 +1,156 @@
+"""The largest size that fits, by real compilers and by curves that stand for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch import Fit, OomReport, largest
+from hbmwatch._preflight.largest import Tries, found
+from hbmwatch._records.message import OomMessage
+
+MIB = 2**20
+LIMIT = 16126 * MIB
+
+
+def scaled(x: Any) -> Any:
+    """A step whose memory grows evenly with its argument."""
+    return x * 2
+
+
+def rows(n: int) -> tuple[Any, ...]:
+    """So many rows of 1 MiB, twice: argument and output."""
+    return (jax.ShapeDtypeStruct((n, 512, 512), jnp.float32),)
+
+
+@pytest.mark.tpu
+def test_on_a_tpu_both_ends_are_proved_by_its_compiler() -> None:
+    """16126 MiB hold 8062 rows of 2 MiB with their code, and the compiler refuses 8063."""
+    result = largest(scaled, rows, on="v5e", start=8000)
+
+    assert (result.size, result.next_size, result.proof) == (8062, 8063, "compiled")
+    assert result.fit.fits
+    assert result.fit is result.tried[8062]
+    assert result.tried[8063].fits is False
+    assert result.monotone
+    assert str(result).startswith("8062 is the largest found for v5e. 8062 fits (compiled,")
+    assert json.loads(json.dumps(result.to_dict()))["size"] == 8062
+
+
+def test_a_limit_of_ones_own_and_multiples() -> None:
+    """On the CPU, which has no limit: 10 MiB hold 5 rows, and 4 as a multiple of 2."""
+    tried: list[int] = []
+    result = largest(
+        scaled, rows, multiple_of=2, limit_bytes=10 * MIB, on_try=lambda n, fit: tried.append(n)
+    )
+
+    assert (result.size, result.next_size) == (4, 6)
+    assert set(tried) == set(result.tried)
+    assert str(result).startswith("4 is the largest multiple of 2 found for cpu.")
+
+
+def test_symbolic_dimensions_stand_for_the_size() -> None:
+    """A shape with one symbolic dimension is a function of the size."""
+    (b,) = jax.export.symbolic_shape("b")
+    args = (jax.ShapeDtypeStruct((2 * b, 512, 512), jnp.float32),)
+    result = largest(scaled, args, at_most=3, proof="assigned", limit_bytes=9 * MIB)
+
+    assert (result.size, result.next_size) == (2, 3)
+    assert result.tried[2].total_bytes == 8 * MIB
+
+
+def test_what_cannot_be_searched_is_refused() -> None:
+    """No symbolic dimension, no tuple, no size below at_most."""
+    with pytest.raises(TypeError, match="one symbolic dimension"):
+        largest(scaled, rows(4), limit_bytes=MIB)
+    with pytest.raises(TypeError, match=r"args_of\(1\) gave a ShapeDtypeStruct, not a tuple"):
+        largest(scaled, lambda n: rows(n)[0], limit_bytes=MIB)
+    with pytest.raises(ValueError, match="no multiple of 8 is at most 4"):
+        largest(scaled, rows, multiple_of=8, at_most=4)
+
+
+# --- what the answer rests on ---------------------------------------------------------------------
+
+
+def compiler(total_of: Callable[[int], int], code: int = 0) -> Callable[[int, str], Fit]:
+    """A compiler that checks twice, as libtpu does: the total, and the total with the code."""
+
+    def ask(size: int, proof: str) -> Fit:
+        total = total_of(size)
+        fit = Fit(True, total, total, LIMIT, "v5e", "assigned", OomReport(OomMessage("")))
+        if total >= LIMIT:
+            return dataclasses.replace(fit, fits=False, proof="compiled", error="refused")
+        if proof == "assigned":
+            return fit
+        if total + code < LIMIT:
+            return dataclasses.replace(fit, proof="compiled", code_bytes=code)
+        message = OomMessage("", exceeded_by_bytes=total + code - LIMIT)
+        report = OomReport(message)
+        return dataclasses.replace(
+            fit, fits=False, proof="compiled", error="refused", report=report
+        )
+
+    return ask
+
+
+def test_the_code_may_take_what_the_assignment_left() -> None:
+    """Where the answer by assignment is refused with its code, the search goes on below."""
+    tries = Tries(compiler(lambda n: n * MIB, code=int(5.5 * MIB)), 1, None)
+    result = found(tries, LIMIT, True, 1, None, "compiled")
+
+    assert (result.size, result.next_size, result.proof) == (16120, 16121, "compiled")
+    assert [result.tried[n].proof for n in (16120, 16121)] == ["compiled", "compiled"]
+    compiled = [n for n, fit in result.tried.items() if fit.proof == "compiled" and n < 16126]
+    assert compiled == [16125, 16120, 16121]
+
+
+def test_by_assignment_nothing_is_called_compiled() -> None:
+    """Without the proof the answer is that of the assignment, and says so."""
+    tries = Tries(compiler(lambda n: n * MIB, code=5 * MIB), 1, None)
+    result = found(tries, LIMIT, True, 1, None, "assigned")
+
+    assert (result.size, result.proof, result.fit.proof) == (16125, "assigned", "assigned")
+    assert "16125 fits (by buffer assignment, 1 MiB left)" in str(result)
+
+
+def sawtooth(n: int) -> int:
+    """Memory that falls back by a tenth every 1,000 sizes, as where XLA rematerializes."""
+    return 2 * n * MIB - (n % 1000) * MIB // 5
+
+
+def test_a_sawtooth_keeps_the_promise_and_is_reported() -> None:
+    """A larger size that fits again is looked for, and what is found is proved all the same."""
+    tries = Tries(compiler(lambda n: sawtooth(n)), 1, None)
+    result = found(tries, LIMIT, False, 1, None, "compiled")
+
+    assert result.size is not None and result.next_size == result.size + 1
+    assert result.tried[result.size].fits is True
+    assert result.tried[result.next_size].fits is False
+
+
+def test_a_try_without_a_verdict_ends_the_search() -> None:
+    """A compiler that hangs or dies is a sentence, and what was found until then stays."""
+
+    def ask(size: int, proof: str) -> Fit:
+        fit = compiler(lambda n: n * MIB)(size, proof)
+        return fit if size < 3 else dataclasses.replace(fit, fits=None, error="still compiling")
+
+    result = found(Tries(ask, 1, None), LIMIT, True, 1, None, "compiled")
+
+    assert (result.size, result.next_size, result.proof) == (2, None, "assigned")
+    assert "still compiling" in result.error
+    assert "The search ended early" in str(result)
+
+
+def test_where_nothing_fits_the_smallest_is_the_verdict() -> None:
+    """Not even one fits: size is None, and fit says why."""
+    result = found(Tries(compiler(lambda n: LIMIT + n), 8, None), LIMIT, True, 1, None, "compiled")
+
+    assert (result.size, result.next_size, result.fit.fits) == (None, 8, False)
+    assert str(result).startswith("Not even 8 fits v5e: does not fit v5e:")
