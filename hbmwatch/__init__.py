@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from hbmwatch._explain.errors import HbmOomError as HbmOomError
     from hbmwatch._messages.parse import parse_oom as parse_oom
     from hbmwatch._messages.parse import parse_ooms as parse_ooms
-    from hbmwatch._preflight.verdicts import Fit as Fit
     from hbmwatch._preflight.fits import fits as fits
-    from hbmwatch._preflight.verdicts import Largest as Largest
     from hbmwatch._preflight.largest import largest as largest
+    from hbmwatch._preflight.verdicts import Fit as Fit
+    from hbmwatch._preflight.verdicts import Largest as Largest
     from hbmwatch._preflight.verify import Verification as Verification
     from hbmwatch._preflight.verify import verify as verify
     from hbmwatch._profiles.load import load_peak_summary as load_peak_summary
