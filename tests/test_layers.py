@@ -13,18 +13,18 @@ PACKAGE = Path(hbmwatch.__file__).parent
 
 # The rooms by floor, the top one first. A package imports from lower floors only, never from its
 # own, whether it does so at the top of a module, in a function or for type checking.
-FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "__main__"),
-    ("_cli",),
-    ("_watch",),
-    ("_preflight",),
-    ("_explain",),
-    ("_findings",),
-    ("_analysis", "_profiles"),
-    ("_messages", "_xla", "_jax", "_report"),
-    ("_records", "_version"),
-)
-FLOOR = {room: len(FLOORS) - n for n, rooms in enumerate(FLOORS) for room in rooms}
+FLOORS = {
+    9: ("__init__", "__main__"),  # the public names; `python -m hbmwatch`
+    8: ("_cli",),  # one file per command
+    7: ("_watch",),  # when and how we listen
+    6: ("_preflight",),  # from shapes to a verdict, before anything runs
+    5: ("_explain",),  # from a failed call to HbmOomError
+    4: ("_findings",),  # one file per finding
+    3: ("_analysis", "_profiles"),  # what is known of one program; where profiles are
+    2: ("_messages", "_xla", "_jax", "_report"),  # texts; protos; private JAX; how a report reads
+    1: ("_records", "_version"),  # the nouns
+}
+FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 
 # The only modules that import what is heavy, or private.
 OWNERS = {
@@ -119,6 +119,38 @@ def test_what_is_heavy_or_private_has_one_home(package: str) -> None:
 
     assert importers
     assert {m if m in OWNERS[package] else room(m) for m in importers} == OWNERS[package]
+
+
+NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
+
+
+def foreign_private_names(module: str) -> set[str]:
+    """The names with a leading underscore that a module reads from objects of other modules."""
+    nodes = list(ast.walk(MODULES[module]))
+    own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls")
+    }
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    read |= {
+        str(ast.literal_eval(node.args[1]))
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("getattr", "hasattr", "setattr")
+        and isinstance(node.args[1], ast.Constant)
+    }
+    private = {name for name in read if name.startswith("_") and not name.startswith("__")}
+    return private - own - NAMED_TUPLE
+
+
+def test_private_names_of_jax_are_read_in_one_room() -> None:
+    """No other room reads a private attribute that it does not define, by name or by getattr."""
+    found = {module: foreign_private_names(module) for module in MODULES}
+    found = {module: names for module, names in found.items() if names}
+
+    assert {room(module) for module in found} == {"_jax"}, found
 
 
 @pytest.mark.parametrize("module", LIGHT)

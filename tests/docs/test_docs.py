@@ -16,6 +16,7 @@ from hbmwatch._messages.notes import message_notes
 from hbmwatch._messages.parse import WORDINGS
 from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests import programs
+from tests.test_layers import FLOOR
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -91,6 +92,14 @@ def test_the_schema_names_every_field() -> None:
     table = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
     fields = OomReport(OomMessage("")).to_dict().keys() - {"top"}
     assert [field for field in fields if f"`{field}`" not in table] == []
+
+
+def test_the_rooms_are_those_of_the_layers() -> None:
+    """docs/how-it-works.md lists every package on its floor."""
+    text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", text, re.MULTILINE)
+    listed = {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)`", rooms)}
+    assert listed == FLOOR
 
 
 # --- the message catalogue ------------------------------------------------------------------------

@@ -15,7 +15,8 @@ X = jnp.zeros((512, 512))
 @jax.jit
 def busy(x: jax.Array) -> jax.Array:
     """Half a second of work: a thousand times what it takes to dispatch the steps after it."""
-    return jax.lax.fori_loop(0, 100, lambda _, x: jnp.sin(x) @ x, x)
+    out: jax.Array = jax.lax.fori_loop(0, 100, lambda _, x: jnp.sin(x) @ x, x)
+    return out
 
 
 def test_a_steady_step_is_not_waited_for() -> None:
