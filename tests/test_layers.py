@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hbmwatch
+from hbmwatch._findings.rank import ADVICE
 
 PACKAGE = Path(hbmwatch.__file__).parent
 
@@ -151,6 +152,21 @@ def test_private_names_of_jax_are_read_in_one_room() -> None:
     found = {module: names for module, names in found.items() if names}
 
     assert {room(module) for module in found} == {"_jax"}, found
+
+
+def test_each_slug_is_given_in_one_file() -> None:
+    """A finding's file has the name of its slug, and no other file gives that slug."""
+    given = [
+        (ast.literal_eval(node.value), module)
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "slug"
+        if isinstance(node.value, ast.Constant)
+    ]
+
+    assert sorted(given) == [
+        (slug, f"_findings.{slug.replace('-', '_')}") for slug in sorted(ADVICE)
+    ]
 
 
 @pytest.mark.parametrize("module", LIGHT)
