@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hbmwatch._explain.breakdown import breakdown
 from hbmwatch._jax.lowered import CallInfo, Leaf
 from hbmwatch._messages.notes import message_notes
+from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.report import DeviceMemory
@@ -16,7 +17,6 @@ from hbmwatch._xla.program import Program
 _GROUPS, _CHANGES, _PATHS = 4, 3, 4
 _MOST = 0.5
 _FULL, _SMALL, _NOISE = 0.8, 0.1, 0.001
-_ON_CHIP = ("vmem", "smem", "cmem", "sflag")
 
 
 def notes(
@@ -50,7 +50,7 @@ def notes(
 
 def _pool(message: OomMessage) -> list[str]:
     """What to turn for the memory that ran out, where it is not the arrays' own."""
-    if message.memory_space in _ON_CHIP:
+    if message.memory_space in ON_CHIP:
         return [
             "For a Pallas kernel that is its block sizes, or vmem_limit_bytes in "
             "pltpu.CompilerParams; the batch size and what fills HBM are not the cause "
@@ -74,7 +74,7 @@ def _arguments_and_outputs(
     program: Program | None, summary: PeakSummary | None, message: OomMessage
 ) -> list[str]:
     """When the compiler's figure is mostly arguments and outputs, or arguments are too much."""
-    if message.memory_space in _ON_CHIP:
+    if message.memory_space in ON_CHIP:
         return []
     figures = breakdown(program, summary, message)
     arguments, total = figures.get("arguments", 0), figures.get("total", 0)

@@ -8,6 +8,7 @@ from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import LAX_SCAN
+from hbmwatch._records.opcodes import is_collective
 
 
 def _freed_bytes(buffers: Sequence[LiveBuffer]) -> int:
@@ -46,7 +47,7 @@ def is_partial_result(candidate: Candidate) -> bool:
         return False
     if candidate.is_residual or first.forward or _is_slice(candidate):
         return False
-    exchanged = first.op.opcode.startswith(("all-", "reduce-scatter", "collective-"))
+    exchanged = is_collective(first.op.opcode)
     arguments = sum(1 for a in candidate.facts.arguments if a.dims == first.dims)
     per_argument = arguments > 0 and count <= MOST_PER_ARGUMENT * arguments
     loop, _ = candidate.facts.buffers.graph.loop_of(first.instruction)

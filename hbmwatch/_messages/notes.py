@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.sizes import format_size
 
 if TYPE_CHECKING:
     from hbmwatch._records.message import OomMessage
 
-_ON_CHIP = ("vmem", "smem", "cmem", "sflag", "spmem", "tilespmem")
 _SMALL_SHARE = 16
 _SMALL_BYTES = 256 * 2**20
 
@@ -22,7 +22,7 @@ def message_notes(message: OomMessage) -> tuple[str, ...]:
 
 
 def _which_memory(message: OomMessage) -> str:
-    if message.memory_space in _ON_CHIP:
+    if message.memory_space in ON_CHIP:
         name = message.memory_space.upper()
         return (
             f"{name} is memory on the chip that one kernel uses while it runs: smaller blocks in "
@@ -46,7 +46,7 @@ def _when(message: OomMessage) -> str:
             "The compiler found, before anything ran, that the program does not fit on one device, "
             "even if it is alone there: neither a retry nor freeing other arrays helps."
         )
-    if message.phase == "run" and message.memory_space not in _ON_CHIP:
+    if message.phase == "run" and message.memory_space not in ON_CHIP:
         return (
             "The program compiled, and one allocation failed on a device that other arrays and "
             "programs share: a retry helps only after some of those are gone."

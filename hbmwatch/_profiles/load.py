@@ -35,8 +35,8 @@ def load_peak_summary(
         module: "jit_step(12)", or "jit_step" where one module has that name. Where hosts or
             devices have different modules of one name: "jit_step(12) #1", "jit_step(12) #2". None:
             the only one, else the one with the largest peak of those that can be read.
-        memory_space: "hbm", "vmem", "sflag", "cmem", "smem" or "host"; "hbm" is also a GPU's and
-            a CPU's memory.
+        memory_space: "hbm" (the main memory of a GPU and a CPU, too), "vmem", "sflag", "cmem",
+            "smem", "host" or "sparsecore"; on a GPU also "collective" or "temp".
         reader: "hbmwatch", or "xprof" to ask XProf itself, in a child process.
 
     Raises:

@@ -1,1 +1,1 @@
-"""The nouns, and what every room needs: sizes, paths, roles, text."""
+"""The records that all rooms exchange, and what every room needs: sizes, paths, roles, text."""

@@ -1,4 +1,4 @@
-"""What the text of an out-of-memory error says."""
+"""The figures and names in the text of an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ Phase = Literal["compile", "run"]
 
 @dataclass(frozen=True, slots=True)
 class OomMessage:
-    """What the text of an out-of-memory error says, and nothing that it does not say.
+    """The figures and names in the text of an out-of-memory error; None if the text has none.
+
+    Two messages are equal if all fields are; the mappings do not count for the hash.
 
     Attributes:
         text: The text that was read.
-        platform: "tpu", "gpu", "cpu", or None where the wording is shared.
+        platform: "tpu", "gpu", "cpu", or None if several platforms use the wording.
         phase: "compile", "run", or None.
         code: XLA's error code ("E1000").
         memory_space: "hbm", "vmem", "smem", "cmem", "sflag", "host", ...
-        pool: Whose memory ran out: "allocator" (the memory that JAX's allocator manages), "driver"
-            (device memory outside of it: modules, CUDA graphs, NCCL, library handles), "host", or
-            None.
+        pool: Which memory ran out: "allocator" (the memory that JAX's allocator manages), "driver"
+            (other device memory: modules, CUDA graphs, NCCL, library handles), "host", or None.
         requested_bytes: The one allocation that failed.
         used_bytes: What the whole program needs.
-        limit_bytes: What the device, or the memory space, offers.
+        limit_bytes: What the device, or the memory space, has.
         free_bytes: What was free.
-        largest_free_bytes: The largest contiguous region that was free.
-        exceeded_by_bytes: By how much the limit was exceeded, where the text says it.
+        largest_free_bytes: The largest contiguous free region.
+        exceeded_by_bytes: How much more than the limit the program needs, if the text says it.
         module: The HLO module ("jit_train_step").
         allocator: The allocator's name ("GPU_0_bfc").
-        device: The device as the text names it ("0", "0x0x1_HBM0").
+        device: The device, in the text's words ("0", "0x0x1_HBM0").
         replica: The replica that failed.
         partition: The partition that failed.
-        totals: The named totals, as the text names them: "reserved", "program", "arguments",
+        totals: The named totals, in the text's words: "reserved", "program", "arguments",
             "HLO temp", "parameter allocation", ...
         fragmentation_bytes: Bytes lost to fragmentation.
         ops: The allocations that the text lists, largest first.
         resolution_bytes: For each figure that the text rounds, by field or total, the size in
-            bytes of its last printed digit; a figure that is not in here is exact.
+            bytes of its last printed digit; other figures are exact.
     """
 
     __module__ = "hbmwatch"
@@ -63,7 +64,7 @@ class OomMessage:
     device: str | None = None
     replica: int | None = None
     partition: int | None = None
-    totals: Mapping[str, int] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict, hash=False)
     fragmentation_bytes: int | None = None
     ops: tuple[PeakOp, ...] = ()
-    resolution_bytes: Mapping[str, int] = field(default_factory=dict)
+    resolution_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)

@@ -24,20 +24,24 @@ class PeakSummary:
     Attributes:
         module: The HLO module ("jit_train_step").
         program_id: The number in the profile's "jit_train_step(12)".
-        memory_space: "hbm", "vmem", "sflag", "cmem", "smem" or "host".
+        memory_space: "hbm" (the main memory of a GPU and a CPU, too), "vmem", "sflag", "cmem",
+            "smem", "host" or "sparsecore"; on a GPU also "collective" or "temp".
         peak_bytes: Bytes live at the peak.
         peak_unpadded_bytes: The same without padding, as XProf counts it.
-        peak_position: The program point of the peak, an index into heap_bytes; None where the
-            profile has no trace of this memory space.
+        peak_position: The program point of the peak, an index into heap_bytes; None if the
+            profile has no heap trace of this memory space.
         heap_bytes: Bytes live at each program point, int64 of shape (points,), read-only.
-        parameter_bytes: Arguments.
-        output_bytes: Outputs that no argument's memory is reused for.
-        aliased_bytes: Arguments whose memory an output reuses (donated ones).
-        temporary_bytes: The compiler's temporary allocations, fragmentation included.
-        total_allocation_bytes: The compiler's own figure, the sum of all allocations.
+        parameter_bytes: Arguments, aliased ones included: argument_size_in_bytes of
+            jax.stages.Compiled.memory_analysis().
+        output_bytes: Outputs that reuse no argument's memory: output_size_in_bytes -
+            alias_size_in_bytes.
+        aliased_bytes: Arguments whose memory an output reuses (donated ones): alias_size_in_bytes.
+        temporary_bytes: The compiler's temporary allocations, fragmentation included:
+            temp_size_in_bytes.
+        total_allocation_bytes: The sum of the compiler's allocations, thread-local ones excluded.
         fragmentation_bytes: total_allocation_bytes - peak_bytes.
-        ops: The buffers live at the peak, in program order; their sizes sum to peak_bytes. All
-            buffers below 16 KiB are one last row, whose instruction is "".
+        ops: The buffers live at the peak, in program order; their sizes sum to peak_bytes. The
+            last row combines all buffers smaller than 16 KiB; its instruction is "".
     """
 
     __module__ = "hbmwatch"

@@ -16,19 +16,19 @@ class PeakOp:
         instruction: The HLO instruction, with its tuple index where it has one ("copy-start{0}");
             "" for the row that stands for all buffers below 16 KiB.
         opcode: The HLO opcode ("fusion", "parameter").
-        op_name: JAX's name of the operation ("jit(step)/jvp()/dot_general"); of a parameter, the
-            path of the argument.
+        op_name: JAX's name of the operation ("jit(step)/jvp()/dot_general"); the pytree path of
+            the argument if the buffer is a parameter.
         shape: The shape as XLA prints it ("f32[8192,8192]{1,0}").
         size_bytes: Bytes on the device, padding included.
         unpadded_bytes: Bytes that the elements alone take.
         kind: "parameter", "output", "temporary", "constant" or "thread-local".
-        memory_space: "hbm", "vmem", "smem", "cmem", "sflag", "host", ...
-        source: The first frame in the user's code, as "train.py:88".
+        memory_space: One of those that load_peak_summary accepts, or one that a message names.
+        source: The innermost frame in the user's code, as "train.py:88".
         stack: All frames, innermost first, as "/path/to/file.py:line".
-        start: The program point at which the buffer comes to life; None: from the first on.
-        end: The program point at which it is freed; None: it lives through the whole program.
+        start: The program point at which the buffer is allocated; None for the whole program.
+        end: The program point at which it is freed; None for the whole program.
         role: What it is for, in the words of OomReport.rollup ("optimizer state", "residuals saved
-            for backward"); "" where nobody asked. It does not count for equality.
+            for backward"); "" if not determined. It does not count for equality.
     """
 
     __module__ = "hbmwatch"

@@ -1,14 +1,14 @@
-"""The error of a profile that cannot be read."""
+"""The error for a profile that cannot be read."""
 
 from __future__ import annotations
 
 
 class ProfileError(Exception):
-    """A profile that cannot be read: what is wrong, where, and which modules are there.
+    """A profile that cannot be read: what is wrong, where, and which modules it has.
 
     Attributes:
         path: The file or folder.
-        modules: The modules that were found there, as "jit_step(12)".
+        modules: The modules in it, as "jit_step(12)".
     """
 
     __module__ = "hbmwatch"

@@ -1,4 +1,4 @@
-"""What a report holds: the message, the peak, the device, the findings."""
+"""The data of a report: the message, the peak, the device, the findings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Certainty = Literal["measured", "derived", "hint"]
 
 @dataclass(frozen=True, slots=True)
 class LiveArrays:
-    """Live arrays of one shape and dtype that the failed call did not pass in.
+    """Live arrays of one shape and dtype that are not arguments of the failed call.
 
     Attributes:
         shape: The global shape.
         dtype: The dtype's name ("float32").
         count: How many there are.
-        size_bytes: Bytes of all of them on one device, the fullest.
+        size_bytes: Bytes of all of them on the fullest device.
     """
 
     __module__ = "hbmwatch"
@@ -33,17 +33,17 @@ class LiveArrays:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What else was on the device when the program failed at run time.
+    """The device's memory when the program failed at run time.
 
     Attributes:
         device_kind: The device ("TPU v5 lite", "NVIDIA H100 80GB HBM3").
-        device_count: On how many devices the program runs.
+        device_count: The number of devices that the program runs on.
         limit_bytes: What the allocator may use on one device.
-        in_use_bytes: What it has handed out.
-        peak_in_use_bytes: The most that it ever had.
-        largest_free_bytes: The largest contiguous block that is free.
-        live: Live arrays that the call did not pass in, most bytes first.
-        deleted: The pytree paths of the donated arguments that are gone now.
+        in_use_bytes: What the allocator has allocated.
+        peak_in_use_bytes: The most that it had allocated at one time.
+        largest_free_bytes: The largest contiguous free block.
+        live: Live arrays that are not arguments of the call, most bytes first.
+        deleted: The pytree paths of the donated arguments, which have been deleted.
     """
 
     __module__ = "hbmwatch"
@@ -60,18 +60,18 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A remedy that figures of the failing program back.
+    """A remedy that figures of the failing program support.
 
     Attributes:
         slug: A stable name for the kind ("donation").
         title: One line.
         evidence: The figures.
         remedy: What to change, in one sentence.
-        saves_bytes: Bytes at the peak that the remedy frees, at most; None where not known.
+        saves_bytes: Bytes at the peak that the remedy frees at most; None if unknown.
         certainty: "measured" (a changed program was compiled), "derived" (arithmetic on this
             program) or "hint".
         link: Where to read on.
-        will_not_help: What people usually try here without effect; "" where there is nothing.
+        will_not_help: What people often try here without effect; "" if there is nothing.
     """
 
     __module__ = "hbmwatch"
@@ -90,19 +90,20 @@ class Finding:
 class ReportData:
     """Why a program ran out of device memory: the message, the peak, the device, the remedies.
 
+    The mappings do not count for the hash.
+
     Attributes:
         message: What the error's text says.
-        summary: The failing program's memory peak; None where it could not be had (see missing).
-        device: What else was on the device; None where that does not matter or is not known.
-        breakdown: What the memory was, in bytes: "arguments", "outputs", "aliased",
-            "temporaries", "constants", "code", "reserved", "fragmentation", "total", "limit"; a
-            name that is absent is not known.
+        summary: The failing program's memory peak; None if it is unavailable (see missing).
+        device: The device's memory; None if it does not matter or is unknown.
+        breakdown: Bytes by type: "arguments", "outputs", "aliased", "temporaries", "constants",
+            "code", "reserved", "fragmentation", "total", "limit"; a name that is absent is unknown.
         rollup: Bytes at the peak, by "role" and by "path" (of the pytree), each a mapping from
             name to bytes, at most a dozen, most bytes first.
         findings: Remedies, ranked.
-        notes: What the reader should know and that frees nothing by itself.
-        missing: A sentence for each thing that could not be had, and why.
-        logdir: The folder for `xprof --logdir`; None where no profile was kept.
+        notes: Background that frees no memory by itself.
+        missing: A sentence for each thing that is unavailable, and why.
+        logdir: The folder for `xprof --logdir`; None if no profile was kept.
         function: The name of the function that failed.
         process_index: jax.process_index() of the process that failed.
         versions: Package name -> version.
@@ -111,12 +112,12 @@ class ReportData:
     message: OomMessage
     summary: PeakSummary | None = None
     device: DeviceMemory | None = None
-    breakdown: Mapping[str, int] = field(default_factory=dict)
-    rollup: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    breakdown: Mapping[str, int] = field(default_factory=dict, hash=False)
+    rollup: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     logdir: str | None = None
     function: str = ""
     process_index: int = 0
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)

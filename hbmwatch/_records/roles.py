@@ -1,10 +1,14 @@
-"""What a buffer is for: by what the program told, else as far as its path and op_name tell."""
+"""What a buffer is for, as far as its pytree path or its op_name says."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from hbmwatch._records.opcodes import is_collective
+from hbmwatch._records.paths import path_keys
 
 if TYPE_CHECKING:
     from hbmwatch._records.peak_op import PeakOp
@@ -12,56 +16,84 @@ if TYPE_CHECKING:
 ROLES: Mapping[str, str] = {
     "parameters": "arguments that are parameters or weights",
     "optimizer state": "arguments that are an optimizer's state",
-    "parameters or optimizer state": "arguments that come back changed",
-    "batch": "arguments with the batch's dimension",
-    "other arguments": "arguments that do not come back",
-    "arguments": "arguments of which no more is known",
-    "outputs": "results in memory of their own",
-    "residuals saved for backward": "made by the forward pass, kept for the backward pass",
-    "recomputed by jax.checkpoint": "made again for the backward pass",
-    "gradients": "made by the backward pass, in the shape of a parameter",
-    "backward temporaries": "made by the backward pass",
-    "forward temporaries": "made by the forward pass",
-    "collectives": "made by communication between devices",
-    "other temporaries": "temporary buffers of which no more is known",
+    "parameters or optimizer state": "arguments that are updated and returned",
+    "batch": "arguments with a batch dimension",
+    "other arguments": "arguments that are not returned",
+    "arguments": "arguments whose use is unknown",
+    "outputs": "results that reuse no argument's memory",
+    "residuals saved for backward": "computed in the forward pass, kept for the backward pass",
+    "recomputed by jax.checkpoint": "recomputed for the backward pass",
+    "gradients": "computed in the backward pass, in the shape of a parameter",
+    "backward temporaries": "computed in the backward pass",
+    "forward temporaries": "computed in the forward pass",
+    "collectives": "received from other devices",
+    "other temporaries": "temporary buffers whose use is unknown",
     "constants": "constants of the program",
-    "small buffers": "all buffers below 16 KiB",
+    "small buffers": "all buffers smaller than 16 KiB",
 }
 """Role name -> what it means, in the order in which roles are shown."""
 
+# Keys of a pytree path. The first key that says something decides, as what follows it names a
+# layer: params['velocity_net'] holds parameters, opt_state[0].mu['kernel'] optimizer state.
 _OPTIMIZER = re.compile(
-    r"opt(imizer)?_?state|optimizer|\bopt\b|adam|momentum|velocity|exp_avg"
-    r"|(^|[^a-z])(mu|nu)([^a-z]|$)",
+    r"(inner_)?opt(im(izer)?|ax)?(_?states?)?|adam\w*|mu|nu|moment(s|a|um\w*)?|velocit(y|ies)"
+    r"|traces?|exp_avg\w*|(\w+_)?ema(_\w+)?|acc_grads|v_row|v_col|sum_of_squares|param_states",
     re.IGNORECASE,
 )
 _PARAMETERS = re.compile(
-    r"param|weight|kernel|embedding|(^|[^a-z])(w|bias|scale|model|theta)([^a-z]|$)", re.IGNORECASE
+    r"params?|(?!hyper)\w+_params|parameters?|theta|w\d*|weights?|weight_[ih]h\w*|(\w+_)?kernel"
+    r"|bias(es)?|scale|(\w+_)?embed(ding)?s?|layers?(_\d+)?|blocks?(_\d+)?|(\w+_)?model",
+    re.IGNORECASE,
 )
-_COLLECTIVES = ("all-", "reduce-scatter", "collective-", "send", "recv")
+_NEITHER = re.compile(
+    r"batch(_\w+)?|data|inputs?|examples?|targets?|labels?|(\w+_)?cache|hyper_?params?|rngs?",
+    re.IGNORECASE,
+)
+# flax's optimizers hold the model that they update.
+_HOLDS_MODEL = re.compile(r"optimizer", re.IGNORECASE)
+_HELD_MODEL = re.compile(r"model|target", re.IGNORECASE)
 
 
 def role_of(op: PeakOp) -> str:
-    """The role of a buffer, one of ROLES unless the program told another one."""
+    """The role of a buffer: its own if the dataflow gave it one, else what its names say."""
     if op.role:
         return op.role
     if not op.instruction:
         return "small buffers"
     if op.kind == "parameter":
-        return _argument(op.op_name)
-    return f"{op.kind}s" if op.kind in ("output", "constant") else _temporary(op)
+        return argument_role(op.op_name) or "arguments"
+    return (
+        f"{op.kind}s"
+        if op.kind in ("output", "constant")
+        else temporary_role(op.opcode, op.op_name)
+    )
 
 
-def _argument(path: str) -> str:
-    if _OPTIMIZER.search(path):
-        return "optimizer state"
-    return "parameters" if _PARAMETERS.search(path) else "arguments"
+def argument_role(path: str) -> str:
+    """The role that the pytree path of an argument says.
+
+    Returns:
+        "parameters", "optimizer state", or "" if the path says neither.
+    """
+    keys = [key.strip(".[]'\"") for key in path_keys(path)]
+    for key, following in itertools.pairwise([*keys, ""]):
+        if _HOLDS_MODEL.fullmatch(key) and _HELD_MODEL.fullmatch(following):
+            return "parameters"
+        if _NEITHER.fullmatch(key):
+            return ""
+        if _OPTIMIZER.fullmatch(key):
+            return "optimizer state"
+        if _PARAMETERS.fullmatch(key):
+            return "parameters"
+    return ""
 
 
-def _temporary(op: PeakOp) -> str:
-    if op.opcode.startswith(_COLLECTIVES):
+def temporary_role(opcode: str, op_name: str) -> str:
+    """The role that the opcode and the op_name of a temporary buffer say."""
+    if is_collective(opcode):
         return "collectives"
-    if "rematted_computation" in op.op_name:
+    if "rematted_computation" in op_name:
         return "recomputed by jax.checkpoint"
-    if "transpose(" in op.op_name:
+    if "transpose(" in op_name:
         return "backward temporaries"
-    return "forward temporaries" if "jvp(" in op.op_name else "other temporaries"
+    return "forward temporaries" if "jvp(" in op_name else "other temporaries"

@@ -1,4 +1,4 @@
-"""How XLA prints sizes, and how we print them.
+"""Reads the sizes that XLA prints, and prints sizes.
 
 Every size inside hbmwatch is an int in bytes; text such as "15.75G" exists only at the two edges.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_LARGEST = 2**1000  # of what a float can hold
+_LARGEST = 2**1000  # a float can hold it
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
-# Bounded, for int() refuses numbers of thousands of digits.
+# Bounded, as int() refuses numbers of thousands of digits.
 _NUMBER = r"-?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})(?:\.\d{1,20})?"
 _UNIT = r"(?:[KMGTPE](?:iB?|B)?|[Bb]ytes?|B)(?![A-Za-z0-9])"
 _HEX = r"0x[0-9a-fA-F]{1,16}"
@@ -31,8 +31,8 @@ class Size(NamedTuple):
 
     Attributes:
         size_bytes: The size in bytes.
-        resolution_bytes: The size in bytes of the last printed digit, rounded up: the true size is
-            not farther off than this. 0 where the text has every byte.
+        resolution_bytes: The size in bytes of the last printed digit, rounded up: the true size
+            differs by at most this. 0 if the text has every byte.
     """
 
     size_bytes: int
@@ -40,11 +40,11 @@ class Size(NamedTuple):
 
 
 def read_size(text: str) -> Size | None:
-    """The size that a text such as "15.75G" stands for; None where it states none.
+    """The size in a text such as "15.75G"; None if the text is not a size.
 
-    All units have base 1024, with "iB" and without: so do XLA:TPU ("15.75G"), XLA:GPU ("6.94GiB")
-    and XLA's hex numbers. A number without unit is in bytes. 0xffffffffffffffff is what XLA prints
-    for a size that it does not know.
+    All units have base 1024, with "iB" and without, as in XLA:TPU ("15.75G") and XLA:GPU
+    ("6.94GiB"). A number without a unit is in bytes. XLA prints 0xffffffffffffffff for a size that
+    it does not know; that is None, too.
     """
     match = _READ.fullmatch(text)
     if not match:
@@ -61,18 +61,23 @@ def read_size(text: str) -> Size | None:
 
 
 def _known(size_bytes: int, resolution_bytes: int) -> Size | None:
+    """A size, unless it is XLA's number for an unknown one."""
     return None if size_bytes == _NO_SIZE else Size(size_bytes, resolution_bytes)
 
 
 def format_size(size_bytes: int) -> str:
     """A size for a person: "0 B", "1.5 MiB", "256 MiB", "15.75 GiB" (base 1024)."""
-    magnitude = float(min(abs(size_bytes), _LARGEST))
-    unit = 0
-    while magnitude >= 1024 and unit < len(_UNITS) - 1:
-        magnitude /= 1024
-        unit += 1
-    sign = "-" if size_bytes < 0 else ""
-    if unit >= 3:
-        return f"{sign}{magnitude:.2f} {_UNITS[unit]}"
-    digits = f"{magnitude:.0f}" if magnitude >= 100 else f"{magnitude:.1f}".removesuffix(".0")
-    return f"{sign}{digits} {_UNITS[unit]}"
+    magnitude = min(abs(size_bytes), _LARGEST)
+    power, number = 0, _number(magnitude, 0)
+    while float(number) >= 1024 and power < len(_UNITS) - 1:  # as printed: 1023.9 may round up
+        power += 1
+        number = _number(magnitude, power)
+    return f"{'-' if size_bytes < 0 else ''}{number} {_UNITS[power]}"
+
+
+def _number(magnitude: int, power: int) -> str:
+    """A size over 1024**power: two decimals from GiB on, else up to three digits."""
+    scaled = magnitude / 1024**power
+    if power >= 3:
+        return f"{scaled:.2f}"
+    return f"{scaled:.0f}" if scaled >= 100 else f"{scaled:.1f}".removesuffix(".0")

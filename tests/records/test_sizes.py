@@ -98,6 +98,49 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     assert size is None or size.resolution_bytes >= 0
 
 
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (1023, "1023 B"),
+        (K, "1 KiB"),
+        (M - 1, "1 MiB"),
+        (1023 * K + 511, "1023 KiB"),
+        (1023 * K + 512, "1 MiB"),
+        (G - 1, "1.00 GiB"),
+        (-(G - 1), "-1.00 GiB"),
+        (T - 1, "1.00 TiB"),
+        (E - 1, "1.00 EiB"),
+        (1024 * E - 1, "1024.00 EiB"),
+    ],
+)
+def test_a_size_that_rounds_up_to_a_unit_is_printed_in_it(size_bytes: int, text: str) -> None:
+    """1024 of a unit is 1 of the next, also where only the rounding makes it 1024."""
+    assert format_size(size_bytes) == text
+
+
+UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+# Near each power of two, where a unit or the number of digits changes, and anywhere.
+SIZES = st.builds(lambda power, off: max(0, 2**power + off), st.integers(0, 70), st.integers(-9, 9))
+SIZES |= st.integers(0, 2**70)
+
+
+def value(size_bytes: int) -> float:
+    """The bytes that a printed size stands for; checks its form."""
+    match = re.fullmatch(r"(\d+)(\.\d+)? ([KMGTPE]i)?B", format_size(size_bytes))
+    assert match
+    unit = UNITS.index(f"{match[3] or ''}B")
+    assert int(match[1]) < 1024 or unit == len(UNITS) - 1
+    scale: int = 1024**unit
+    return float(match[1] + (match[2] or "")) * scale
+
+
+@given(SIZES, SIZES)
+def test_printed_sizes_keep_their_order(one: int, other: int) -> None:
+    """A larger size never prints as a smaller one, nor as 1024 of a unit that has a next one."""
+    smaller, larger = sorted((one, other))
+    assert value(smaller) <= value(larger)
+
+
 def test_a_size_is_printed_for_a_person() -> None:
     """Two decimals from GiB on, whole numbers where they are enough."""
     sizes = (0, 1, 1536, 256 * M, 15 * G + 768 * M, -3 * M)
