@@ -1,24 +1,18 @@
-"""How XLA:GPU, the CPU client and their allocators say that memory ran out.
+"""How XLA:GPU, its allocators and the CUDA and ROCm libraries say that memory ran out.
 
-The allocator's pool and the memory outside of it have opposite remedies, so each row says which of
-them ran out.
+JAX's memory pool and the memory outside it have opposite remedies, so each row says which of them
+ran out.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from typing import Any
-
-from hbmwatch._messages.wording import Wording, add_total, optional, refine
+from hbmwatch._messages.wording import Wording, optional
 from hbmwatch._records.message import OomMessage
-from hbmwatch._records.peak_op import PeakOp
-from hbmwatch._records.sizes import SIZE, read_size
+from hbmwatch._records.sizes import SIZE
 
 _POOL = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="allocator")
 _DRIVER = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver")
 _HOST = OomMessage("", platform="gpu", phase="run", memory_space="host", pool="host")
-_CPU = OomMessage("", platform="cpu", phase="run", pool="host")
 
 # The warning goes on: "with freed_by_count=0. The caller indicates that this is not a failure".
 _FAILED = r"(?! with freed_by_count|[. ]{1,2}The caller)"
@@ -26,7 +20,6 @@ _CAUSE = (
     r"(?:: (?:RESOURCE_EXHAUSTED: )?(?:: )?(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory"
     r"|hipErrorOutOfMemory))?"
 )
-_STATUS = r"(?:\[\d{1,4}\] ?)?"
 
 _POOL_WORDINGS = (
     Wording(
@@ -39,22 +32,22 @@ _POOL_WORDINGS = (
         # A warning of the convolution autotuner, which goes on without the algorithm.
         + r")(?!\.? ?Convolution performance may be suboptimal)",
     ),
-    Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", role="part"),
-    Wording("gpu-stats", _POOL, "BufferAssignment stats: ", role="part"),
+    Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", source="continuation"),
+    Wording("gpu-stats", _POOL, "BufferAssignment stats: ", source="continuation"),
     Wording(
         "gpu-entry",  # of the peak buffers, where a log was cut in their midst
         _POOL,
         "Buffer ",
         rf"\d{{1,4}}: Size: {SIZE} (?:Operator|XLA Label|Shape|Entry Parameter Subshape): ",
-        "entry",
+        "allocation_entry",
     ),
     Wording(
         "gpu-bfc",
         _POOL,
         "Allocator (",
         r"<allocator>\) ran out of memory trying to allocate"
-        + f"(?: <about_requested_bytes>{_FAILED}"
-        + r"(?: \(rounded to <#up_requested_bytes>\))?|$)",
+        + f"(?: <approx_requested_bytes>{_FAILED}"
+        + r"(?: \(rounded to <#rounded_up_requested_bytes>\))?|$)",
         "log",
     ),
     Wording(
@@ -76,7 +69,7 @@ _POOL_WORDINGS = (
         _POOL,
         "Free memory/Total memory: ",
         r"<#free_bytes>/<#limit_bytes>(?= )",
-        "detail",
+        "extra_figures",
     ),
     Wording(
         "gpu-budget",
@@ -91,11 +84,6 @@ _POOL_WORDINGS = (
         "ailed to allocate ",
         "<requested_bytes> for all-reduce",
         needle=" for all-reduce",
-    ),
-    Wording(
-        "tensorflow",
-        OomMessage("", phase="run"),
-        "ailed to allocate memory [Op:",
     ),
     Wording("gpu-offsets", _POOL, "ailed to allocate output offsets buffer"),
     Wording(
@@ -118,7 +106,7 @@ _POOL_WORDINGS = (
             " PeakReserved: <#total_PeakReserved>(?= )",
             " LargestFreeBlock: <#largest_free_bytes>(?= )",
         ),
-        "detail",
+        "extra_figures",
     ),
 )
 
@@ -127,8 +115,8 @@ _DRIVER_WORDINGS = (
         "gpu-from-device",
         _DRIVER,
         "ailed to allocate ",
-        r"<about_requested_bytes> \(<requested_bytes>\) from device" + _CAUSE,
-        "attempt",
+        r"<approx_requested_bytes> \(<requested_bytes>\) from device" + _CAUSE,
+        "retry_log",
         needle=" from device",
     ),
     Wording(
@@ -136,14 +124,14 @@ _DRIVER_WORDINGS = (
         _DRIVER,
         "ailed to alloc ",
         "<requested_bytes> unified memory(?:; result: CUDA_ERROR_OUT_OF_MEMORY)?",
-        "attempt",
+        "retry_log",
         needle=" unified memory",
     ),
     Wording(
         "gpu-unified-memory",
         _DRIVER,
         "ailed to allocate ",
-        r"<about_requested_bytes> \(<requested_bytes>\) (?:of|from) unified memory",
+        r"<approx_requested_bytes> \(<requested_bytes>\) (?:of|from) unified memory",
         needle=" unified memory",
     ),
     Wording(
@@ -157,7 +145,7 @@ _DRIVER_WORDINGS = (
         "ailed to instantiate ",
         r"(?:CUDA |GPU |gpu |HIP |cuda )?(?:graph|command buffer):"
         r" (?:[A-Za-z_]{1,80}: ?){0,3}(?:out of memory|hipErrorOutOfMemory)",
-        "echo",
+        "quoted",
     ),
     Wording(
         "gpu-constant",
@@ -171,7 +159,7 @@ _DRIVER_WORDINGS = (
         _DRIVER,
         " failure ",
         r"(?:(?<=uda failure )|(?<=UDA failure )|(?<=HIP failure ))(?:\d{1,4} )?'out of memory'",
-        "echo",
+        "quoted",
         needle="'out of memory'",
     ),
     Wording(
@@ -179,7 +167,7 @@ _DRIVER_WORDINGS = (
         _DRIVER,
         "CCL WARN Failed to ",
         "(?:CUDA|HIP) (?:host )?[cm]?alloc",
-        "echo",
+        "quoted",
     ),
     Wording(
         "gpu-context",
@@ -201,7 +189,7 @@ _DRIVER_WORDINGS = (
         "gpu-cudnn",
         _DRIVER,
         "ould not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED",
-        role="log",
+        source="log",
     ),
     Wording(
         "gpu-cudnn-full",
@@ -217,12 +205,12 @@ _DRIVER_WORDINGS = (
         _DRIVER,
         "Memory usage: ",
         "<#free_bytes> bytes free, <#limit_bytes> bytes total",
-        "detail",
+        "extra_figures",
     ),
-    Wording("gpu-cudnn-alloc", _DRIVER, "CUDNN_STATUS_ALLOC_FAILED", role="echo"),
-    Wording("gpu-cublas-alloc", _DRIVER, "CUBLAS_STATUS_ALLOC_FAILED", role="echo"),
-    Wording("gpu-cusolver-alloc", _DRIVER, "CUSOLVER_STATUS_ALLOC_FAILED", role="echo"),
-    Wording("gpu-cufft-alloc", _DRIVER, "CUFFT_ALLOC_FAILED", role="echo"),
+    Wording("gpu-cudnn-alloc", _DRIVER, "CUDNN_STATUS_ALLOC_FAILED", source="quoted"),
+    Wording("gpu-cublas-alloc", _DRIVER, "CUBLAS_STATUS_ALLOC_FAILED", source="quoted"),
+    Wording("gpu-cusolver-alloc", _DRIVER, "CUSOLVER_STATUS_ALLOC_FAILED", source="quoted"),
+    Wording("gpu-cufft-alloc", _DRIVER, "CUFFT_ALLOC_FAILED", source="quoted"),
     Wording(
         "gpu-cufft-plan",
         _DRIVER,
@@ -238,7 +226,7 @@ _DRIVER_WORDINGS = (
         r"(?!\d)",
         "log",
     ),
-    Wording("gpu-cufft-area", _DRIVER, "ailed to allocate work area", role="log"),
+    Wording("gpu-cufft-area", _DRIVER, "ailed to allocate work area", source="log"),
     Wording(
         "gpu-cufft-limit",
         _DRIVER,
@@ -250,17 +238,17 @@ _DRIVER_WORDINGS = (
         _DRIVER,
         "CUDA_ERROR_OUT_OF_MEMORY",
         "(?:: out of memory; total memory reported: <#limit_bytes>)?",
-        "echo",
+        "quoted",
     ),
-    Wording("gpu-runtime", _DRIVER, "cudaErrorMemoryAllocation", role="echo"),
-    Wording("gpu-rocm", _DRIVER, "hipErrorOutOfMemory", role="echo"),
-    Wording("gpu-rocm-driver", _DRIVER, "HIP_ERROR_OutOfMemory", role="echo"),
+    Wording("gpu-runtime", _DRIVER, "cudaErrorMemoryAllocation", source="quoted"),
+    Wording("gpu-rocm", _DRIVER, "hipErrorOutOfMemory", source="quoted"),
+    Wording("gpu-rocm-driver", _DRIVER, "HIP_ERROR_OutOfMemory", source="quoted"),
     Wording("gpu-rocm-event", _DRIVER, "ould not create ROCM event: out of device memory"),
     Wording(
         "gpu-cudnn-device",
         _DRIVER,
         "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        role="echo",
+        source="quoted",
     ),
     Wording("gpu-cudnn-scratch", _DRIVER, "ailed to allocate scratch memory"),
     Wording(
@@ -283,7 +271,7 @@ _HOST_WORDINGS = (
         "host-pinned",
         _HOST,
         "ailed to allocate ",
-        r"<about_requested_bytes> \(<requested_bytes>\) (?:of|from) (?:pinned )?host memory",
+        r"<approx_requested_bytes> \(<requested_bytes>\) (?:of|from) (?:pinned )?host memory",
         needle="host memory",
     ),
     Wording(
@@ -311,119 +299,15 @@ _HOST_WORDINGS = (
         _HOST,
         "ailed to alloc ",
         "<requested_bytes> on host" + _CAUSE,
-        "attempt",
+        "retry_log",
     ),
     Wording(
         "host-alloc-size",
         _HOST,
         "ould not allocate pinned host memory of size: ",
         "<#requested_bytes>",
-        "attempt",
+        "retry_log",
     ),
 )
 
-_CPU_WORDINGS = (
-    Wording(
-        "cpu",
-        _CPU,
-        "Out of memory allocating ",
-        # CuPy goes on: "8,000,000,000 bytes (allocated so far: 512 bytes)".
-        r"(?!\d{1,3},)(?><requested_bytes>)(?! \(allocated so far)",
-    ),
-    Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),
-)
-
-_SHARED_WORDINGS = (
-    Wording(
-        "not-enough",
-        OomMessage(""),
-        "Not enough memory to allocate ",
-        "<requested_bytes>(?! for )",
-    ),
-    *(
-        Wording(
-            f"status-{name}",
-            OomMessage(""),
-            f"{status}: ",
-            rf"{_STATUS}(?:(?!Out of memory while trying)[Oo]ut of memory(?! allocating)"
-            rf"(?: (?:while )?trying to allocate)?|[Ff]ailed to allocate(?= {SIZE}))"
-            r"(?: <requested_bytes>)?",
-            "echo",
-        )
-        for name, status in (
-            ("exhausted", "RESOURCE_EXHAUSTED"),
-            ("exhausted-old", "Resource exhausted"),
-            ("internal", "INTERNAL"),
-            ("internal-old", "Internal"),
-        )
-    ),
-)
-
-WORDINGS = (
-    *_HOST_WORDINGS,
-    *_POOL_WORDINGS,
-    *_DRIVER_WORDINGS,
-    *_CPU_WORDINGS,
-    *_SHARED_WORDINGS,
-)
-
-_TOTAL = (
-    r"((?:parameter|constant|maybe_live_out|preallocated temp|total)"
-    rf" (?:allocation|fragmentation)): +({SIZE})"
-)
-_TOTALS_REACH = 2000
-_ENTRY = rf"Buffer \d{{1,4}}: Size: ({SIZE})"
-_FIELD = r"(Operator|XLA Label|Shape|Entry Parameter Subshape): "
-_ATTRIBUTE = r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})'
-
-
-def add_details(fields: dict[str, Any], text: str) -> None:
-    """Adds what a flat XLA:GPU message says after its first sentence."""
-    allocator = fields.get("allocator", "")
-    if "host" in allocator:
-        fields["memory_space"] = fields["pool"] = "host"
-    if allocator.endswith("cpu"):  # TensorFlow's "cpu" and "mklcpu"
-        fields |= {"platform": "cpu", "memory_space": None, "pool": "host"}
-    block = text.find("BufferAssignment stats: ")
-    if block < 0:
-        if " Size: " in text:
-            fields["ops"] = tuple(sorted(_listed(text), key=lambda op: -op.size_bytes))
-        return
-    for name, size in re.findall(_TOTAL, text[block:][:_TOTALS_REACH]):
-        add_total(fields, name, size)
-        if name == "total allocation":
-            refine(fields, "used_bytes", read_size(size))
-        if name == "total fragmentation":
-            refine(fields, "fragmentation_bytes", read_size(size))
-    fields["ops"] = tuple(sorted(_listed(text[block:]), key=lambda op: -op.size_bytes))
-
-
-def _listed(text: str) -> Iterator[PeakOp]:
-    """The peak buffers: "Buffer 1: Size: 6.00MiB Operator: ... XLA Label: fusion Shape: ..."."""
-    starts = list(re.finditer(_ENTRY, text))
-    for start, end in zip(starts, [m.start() for m in starts[1:]] + [len(text)]):
-        parts = re.split(_FIELD, text[start.end() : end].partition(" =====")[0])[1:]
-        entry = {name: value.strip() for name, value in zip(parts[::2], parts[1::2])}
-        size = read_size(start[1])
-        if size:
-            yield _op(entry, size.size_bytes)
-
-
-def _op(entry: dict[str, str], size_bytes: int) -> PeakOp:
-    attributes = re.finditer(_ATTRIBUTE, entry.get("Operator", ""))
-    operator = {match[1] or "line": match[2] or match[3] for match in attributes}
-    path, line = operator.get("source_file") or "", operator.get("line")
-    frame = f"{path}:{line}" if path and line else path
-    subshape = entry.get("Entry Parameter Subshape")
-    label = "parameter" if subshape is not None else entry.get("XLA Label", "")
-    return PeakOp(
-        instruction=label,
-        opcode=label,
-        op_name=operator.get("op_name") or "",
-        shape=subshape or entry.get("Shape", ""),
-        size_bytes=size_bytes,
-        unpadded_bytes=size_bytes,
-        kind="parameter" if subshape is not None else "",
-        source=frame.rpartition("/")[2],
-        stack=(frame,) if frame else (),
-    )
+WORDINGS = (*_HOST_WORDINGS, *_POOL_WORDINGS, *_DRIVER_WORDINGS)

@@ -1,4 +1,4 @@
-"""What logs, terminals and quotes put around a text, and how it is taken off again.
+"""Removes what logs, terminals and quotes put around a text.
 
 Everything here takes time in proportion to the text, whatever the text is.
 """
@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import re
 
-_COLOUR = re.compile(r"(?:\x1b|(?<!\\)\\{1,16}+(?:x1b|033)|\^\[)\[[0-9;?]{0,20}[A-Za-z]")
-_LOST_COLOUR = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m")
-# Go's JSON writes ">" so; surrogates are left alone, for they cannot be printed.
-_UNICODE = re.compile(r"(?<!\\)\\{1,16}+u(?!d[89a-f])([0-9a-f]{4})", re.IGNORECASE)
-_NEWLINE = re.compile(r"(?<!\\)\\{1,16}+(?:r\\{1,16}+)?[nr]")
-_TAB = re.compile(r"(?<!\\)\\{1,16}+t")
-_QUOTE = re.compile(r"(?<!\\)\\{1,16}+([\"'])")
-# XLA:TPU logs what each program takes that fits, in the words of an OOM; Ray cuts long prefixes.
+# Each quote of a quote doubles the backslashes before a letter.
+_ESCAPE = r"(?<!\\)\\{1,64}+"
+_COLOR = re.compile(rf"(?:\x1b|{_ESCAPE}(?:x1b|033)|\^\[)\[[0-9;?]{{0,20}}[A-Za-z]")
+_LOST_COLOR = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m")
+# Go's JSON writes ">" as \u003e. Surrogates stay as they are, because they cannot be printed.
+_UNICODE = re.compile(rf"{_ESCAPE}u(?!d[89a-f])([0-9a-f]{{4}})", re.IGNORECASE)
+_NEWLINE = re.compile(rf"{_ESCAPE}(?:r\\{{1,64}}+)?[nr]")
+_TAB = re.compile(rf"{_ESCAPE}t")
+_QUOTE = re.compile(rf"{_ESCAPE}([\"'])")
+# XLA:TPU logs the memory of programs that fit in the words of an OOM. Ray cuts long prefixes.
 _REPORT = re.compile(
     r"(?:I\d{4}\s[^\]]{0,100}compiler_\w{1,40}\.cc:\d{1,6}|\)\s(?:[\w.]{0,60}:)?\d{1,6})\]"
     r"\s{1,20}(?:Total|Program)\s\w{1,30}\s(?:usage\s>=|requirement)\s[^\n]*"
 )
+# What loggers, launchers, containers, syslog, mail and pytest put before a line.
 _PREFIX = re.compile(
     r"""\n(?:[ \t]*+(?:
     \[(?!Op:)[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
@@ -40,7 +43,7 @@ _PREFIX = re.compile(
     ))++""",
     re.VERBOSE,
 )
-# Source text that goes on: "..." "..." on two lines.
+# A string literal that continues on the next line of source text: "..." "...".
 _CONTINUED = re.compile(r"""(?<!\\)(["'])[ \t]*+\n[ \t]*+[fFrRbBuU]{0,2}\1(?=[^\n"',)\]])""")
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _CODE_POINT = re.compile(r"&#(?:x([0-9a-f]{1,4})|(\d{1,5}));", re.IGNORECASE)
@@ -50,7 +53,7 @@ _BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
 
 
 def strip_log_decoration(text: str) -> str:
-    """The text without colours, literal escapes, quoted payloads, prefixes of lines and reports."""
+    """The text without colors, escapes, payloads, prefixes of lines, and logs of what fits."""
     text = _without_payloads(text).replace("\r\n", "\n").replace("\r", "\n")
     if "&" in text:
         for entity, character in _ENTITIES.items():
@@ -66,9 +69,9 @@ def strip_log_decoration(text: str) -> str:
     if "\\u" in text:
         text = _UNICODE.sub(lambda escape: chr(int(escape[1], 16)), text)
     if "[" in text:
-        text = _COLOUR.sub("", text)
+        text = _COLOR.sub("", text)
         if "[0m" in text:
-            text = _LOST_COLOUR.sub("", text)
+            text = _LOST_COLOR.sub("", text)
     if "\\" in text:
         text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
     if "usage" in text or "requirement" in text:
@@ -85,7 +88,7 @@ def _character(reference: re.Match[str]) -> str:
 
 
 def _without_payloads(text: str) -> str:
-    """Leaves out payloads that quote the message: [type.googleapis.com/...='\\x08...']."""
+    """The text without payloads that quote the message: [type.googleapis.com/...='\\x08...']."""
     kept = []
     start = 0
     while (opened := text.find("[type.googleapis.com/", start)) >= 0:
@@ -95,6 +98,6 @@ def _without_payloads(text: str) -> str:
     return "".join(kept) + text[start:] if kept else text
 
 
-def flat(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
     """The text with one space for every run of white space."""
     return " ".join(text.split())

@@ -1,8 +1,8 @@
-"""What an out-of-memory message means, for who has nothing but its text."""
+"""Explain an OOM message when only its text is available."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hbmwatch._records.memory_spaces import ON_CHIP
@@ -11,71 +11,117 @@ from hbmwatch._records.sizes import format_size
 if TYPE_CHECKING:
     from hbmwatch._records.message import OomMessage
 
+# A request below this share of the device, or below this size, did not fill it by itself.
 _SMALL_SHARE = 16
 _SMALL_BYTES = 256 * 2**20
 
 
-def message_notes(message: OomMessage) -> tuple[str, ...]:
-    """Sentences on what ran out, what the figures count, and whether a retry can help."""
-    said = (make(message) for make in _SENTENCES)
-    return tuple(sentence for sentence in said if sentence)
+def message_notes(
+    message: OomMessage, breakdown: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
+    """Sentences on which memory ran out, what the figures count, and whether a retry can help.
+
+    Args:
+        message: What the error's text says.
+        breakdown: What the program's memory was, where it is known: "total", "arguments", ...
+    """
+    notes = (
+        _memory(message),
+        _phase(message),
+        _temporaries(message, breakdown or {}),
+        _fragmentation(message),
+        _last_straw(message),
+        _one_of_several(message),
+    )
+    return tuple(note for note in notes if note)
 
 
-def _which_memory(message: OomMessage) -> str:
+def _memory(message: OomMessage) -> str:
+    """Which memory ran out, and what frees it, where it is not the memory of JAX's arrays."""
     if message.memory_space in ON_CHIP:
-        name = message.memory_space.upper()
-        return (
-            f"{name} is memory on the chip that one kernel uses while it runs: smaller blocks in "
-            "that kernel help, a smaller model or donated arguments do not."
-        )
+        return _on_chip(message.memory_space.upper())
     if message.pool == "driver":
         return (
-            "This memory is outside of the pool that JAX keeps for arrays (modules, CUDA graphs, "
-            "NCCL, library handles): a smaller pool, XLA_CLIENT_MEM_FRACTION, leaves more of it."
+            "This allocation is outside JAX's array pool (CUDA modules, CUDA graphs, NCCL, library "
+            "handles). Lower XLA_CLIENT_MEM_FRACTION (formerly XLA_PYTHON_CLIENT_MEM_FRACTION) to "
+            "leave more memory for it; contrary to the usual advice, raising it makes this worse. "
+            "To disable CUDA graphs, set XLA_FLAGS=--xla_gpu_enable_command_buffer= (empty)."
         )
     if message.platform == "cpu":
-        return "On the CPU backend the device's memory is the machine's: the system refused it."
-    if message.pool == "host" or message.memory_space == "host":
-        return "This is memory of the host, not of the device."
+        return (
+            "On the CPU backend, device memory is host RAM; the operating system refused the "
+            "allocation."
+        )
+    if "host" in (message.pool, message.memory_space):
+        pinned = (
+            " XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB sets the limit of pinned host memory (default: 64)."
+        )
+        return f"This is host memory, not device memory.{pinned * (message.platform == 'gpu')}"
     return ""
 
 
-def _when(message: OomMessage) -> str:
-    if message.phase == "compile" and message.memory_space in ("hbm", None):
-        return (
-            "The compiler found, before anything ran, that the program does not fit on one device, "
-            "even if it is alone there: neither a retry nor freeing other arrays helps."
-        )
-    if message.phase == "run" and message.memory_space not in ON_CHIP:
-        return (
-            "The program compiled, and one allocation failed on a device that other arrays and "
-            "programs share: a retry helps only after some of those are gone."
-        )
-    return ""
-
-
-def _of_temporaries(message: OomMessage) -> str:
-    if "HLO temporaries" not in message.text:
-        return ""
+def _on_chip(name: str) -> str:
+    remedy = (
+        "reduce the block sizes, or raise vmem_limit_bytes in pltpu.CompilerParams "
+        "(https://openxla.org/xla/errors/error_1001)"
+        if name == "VMEM"
+        else f"reduce the blocks and the scratch shapes that it keeps in {name}"
+    )
     return (
-        'The figure for "HLO temporaries" counts arguments and outputs too, and is all that the '
-        "compiler allocates, which can be more than is live at the peak."
+        f"{name} is on-chip memory: freeing HBM, by a smaller model or by donation, will not help. "
+        f"In a Pallas kernel, {remedy}."
     )
 
 
-def _fragments(message: OomMessage) -> str:
+def _phase(message: OomMessage) -> str:
+    """Whether a retry can help."""
+    if message.phase == "compile" and message.memory_space in ("hbm", None):
+        return (
+            "The program does not fit on one device, even an empty one: the compiler rejected it "
+            "before running. Retrying or freeing other arrays will not help."
+        )
+    if message.phase == "run" and message.memory_space not in ON_CHIP:
+        return (
+            "The program compiled, but an allocation failed at run time. Other arrays and programs "
+            "share this memory; retrying helps only after some of them are freed."
+        )
+    return ""
+
+
+def _temporaries(message: OomMessage, breakdown: Mapping[str, int]) -> str:
+    """What the compiler's figure for "HLO temporaries" counts."""
+    if "HLO temporaries" not in message.text:
+        return ""
+    total = breakdown.get("total", message.used_bytes)
+    others = breakdown.get("arguments", 0) + breakdown.get("outputs", 0)
+    size = f" ({format_size(total)})" if total is not None else ""
+    included = f"{format_size(others)} of " if others else ""
+    return (
+        f'XLA\'s "HLO temporaries"{size} is its total allocation. It includes {included}arguments '
+        "and outputs, and can exceed the peak."
+    )
+
+
+def _fragmentation(message: OomMessage) -> str:
     requested, free = message.requested_bytes, message.free_bytes
     largest = message.largest_free_bytes
     if requested is None or free is None or free < requested:
         return ""
-    pieces = f"; the largest is {format_size(largest)}" if largest is not None else ""
+    if largest is not None and largest >= requested:
+        return ""
+    known = (
+        f"but it is fragmented: the largest free block is {format_size(largest)}"
+        if largest is not None
+        else "so it is probably fragmented"
+    )
     return (
-        f"More is free ({format_size(free)}) than was asked for ({format_size(requested)}): it is "
-        f"in pieces, and an allocation needs one that is large enough{pieces}."
+        f"More memory is free ({format_size(free)}) than was requested "
+        f"({format_size(requested)}), {known}."
     )
 
 
 def _last_straw(message: OomMessage) -> str:
+    """That a small request failed because the memory was full already."""
     requested = message.requested_bytes
     if requested is None or message.phase != "run" or message.pool in ("driver", "host"):
         return ""
@@ -83,25 +129,15 @@ def _last_straw(message: OomMessage) -> str:
     if requested >= (limit // _SMALL_SHARE if limit else _SMALL_BYTES):
         return ""
     return (
-        f"The {format_size(requested)} that failed are the last straw: what filled the memory "
-        "before them is what to look for."
+        f"The failed {format_size(requested)} request was only the last straw; look for what had "
+        "already filled the memory."
     )
 
 
-def _per_device(message: OomMessage) -> str:
+def _one_of_several(message: OomMessage) -> str:
     if message.partition is None:
         return ""
     return (
-        f"Partition {message.partition} of replica {message.replica} says so; the figures are of "
-        "that one device, and others may have failed as well."
+        f"Reported by partition {message.partition} of replica {message.replica}; the figures are "
+        "for that device, and others may have failed too."
     )
-
-
-_SENTENCES: tuple[Callable[[OomMessage], str], ...] = (
-    _which_memory,
-    _when,
-    _of_temporaries,
-    _fragments,
-    _last_straw,
-    _per_device,
-)

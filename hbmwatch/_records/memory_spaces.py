@@ -1,6 +1,6 @@
-"""Groups of memory spaces, by the names that XLA's messages use."""
+"""The memory spaces that XLA's messages name, and which of them lie on the chip."""
 
 from __future__ import annotations
 
-ON_CHIP = frozenset(("vmem", "smem", "cmem", "sflag", "spmem", "tilespmem"))
-"""The memory spaces of a TPU chip that a kernel uses while it runs; the rest is HBM or the host."""
+# A kernel uses these while it runs: freeing HBM frees nothing here. SparseCore's are the last two.
+ON_CHIP = ("vmem", "smem", "cmem", "sflag", "spmem", "tilespmem")

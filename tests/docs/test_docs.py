@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -10,20 +9,14 @@ from typing import Any
 
 import pytest
 
-from hbmwatch import OomMessage, OomReport, parse_oom
+from hbmwatch import OomMessage, OomReport
 from hbmwatch._cli.main import main
-from hbmwatch._messages.notes import message_notes
-from hbmwatch._messages.parse import WORDINGS
 from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests import programs
 from tests.test_layers import FLOOR
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-MESSAGES = ROOT / "tests" / "messages" / "samples"
-CATALOGUE = ROOT / "docs" / "messages.md"
-MARK = "<!-- from tests/messages/samples; HBMWATCH_UPDATE_GOLDEN=1 writes what is below -->\n"
-WIDTH = 160
 
 
 def blocks(file: Path, language: str) -> list[str]:
@@ -100,58 +93,3 @@ def test_the_rooms_are_those_of_the_layers() -> None:
     rows = re.findall(r"^\| (\d) \| (.*?) \|", text, re.MULTILINE)
     listed = {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)`", rooms)}
     assert listed == FLOOR
-
-
-# --- the message catalogue ------------------------------------------------------------------------
-
-_WHERE = {"tpu": "TPU", "gpu": "GPU", "cpu": "CPU", None: "Any platform"}
-_WHEN = {"compile": "while compiling", "run": "at run time", None: "at any time"}
-_POOLS = {"allocator": "", "driver": ", outside of the pool for arrays", "host": "", None: ""}
-
-
-def _heading(message: OomMessage) -> str:
-    space = message.memory_space or "not said"
-    memory = {"hbm": "device memory", "host": "host memory"}.get(space, space.upper())
-    memory = "which memory is not said" if space == "not said" else memory
-    memory = "memory" if message.platform == "cpu" else memory
-    pool = _POOLS[message.pool]
-    return f"{_WHERE[message.platform]} {_WHEN[message.phase]}: {memory}{pool}"
-
-
-def _line(text: str, anchor: str) -> str:
-    """The line of a message that a wording is told by, short."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    line = next((line for line in lines if anchor.strip() in line), lines[0])
-    if len(line) <= WIDTH:
-        return line
-    at = max(0, line.find(anchor.strip()) - 40)
-    return ("... " if at else "") + line[at : at + WIDTH - 8] + " ..."
-
-
-def catalogue() -> str:
-    """What docs/messages.md lists: for each kind of failure what it means, and how XLA says it."""
-    found: dict[str, tuple[tuple[str, ...], list[str]]] = {}
-    for wording in WORDINGS:
-        file = MESSAGES / f"{wording.name}.txt"
-        if not file.exists() or wording.role in ("part", "detail"):
-            continue
-        text = file.read_text(encoding="utf-8")
-        message = parse_oom(text)
-        assert message is not None, file
-        _, lines = found.setdefault(_heading(message), (message_notes(message)[:2], []))
-        lines.append(_line(text, wording.anchor))
-    parts = []
-    for heading, (sentences, lines) in sorted(found.items()):
-        shown = "\n".join(dict.fromkeys(lines))
-        said = f"{' '.join(sentences) or 'The text says no more than that.'}\n\n"
-        parts.append(f"## {heading}\n\n{said}```text\n{shown}\n```\n")
-    return "\n".join(parts)
-
-
-def test_the_catalogue_lists_every_wording() -> None:
-    """docs/messages.md shows a real message for each wording that stands for itself."""
-    head, mark, listed = CATALOGUE.read_text(encoding="utf-8").partition(MARK)
-    if os.environ.get("HBMWATCH_UPDATE_GOLDEN") == "1":
-        CATALOGUE.write_text(f"{head}{MARK}\n{catalogue()}", encoding="utf-8")
-    else:
-        assert (mark, listed) == (MARK, f"\n{catalogue()}")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from hbmwatch import OomMessage, PeakOp, parse_oom, parse_ooms
-from hbmwatch._messages.log_text import flat, strip_log_decoration
-from hbmwatch._messages.parse import WORDINGS, _statements
+from hbmwatch._messages.log_text import collapse_whitespace, strip_log_decoration
+from hbmwatch._messages.statements import find_statements
+from hbmwatch._messages.table import WORDINGS
 
 MESSAGES = Path(__file__).parent / "samples"
 SAMPLES = sorted(file.stem for file in MESSAGES.glob("*.txt"))
@@ -87,15 +88,15 @@ def test_a_sample_is_one_oom(name: str) -> None:
 
 def rows(text: str) -> list[str]:
     """The rows of the table that match a text; details, and the entries of a list, left out."""
-    statements = _statements(flat(strip_log_decoration(text)))
-    found = [one.wording for one in statements if one.wording.role != "detail"]
-    return [row.name for row in found if row.role != "entry" or row is found[0]]
+    statements = find_statements(collapse_whitespace(strip_log_decoration(text)))
+    found = [one.wording for one in statements if one.wording.source != "extra_figures"]
+    return [row.name for row in found if row.source != "allocation_entry" or row is found[0]]
 
 
 def test_every_wording_has_a_sample_that_it_alone_matches() -> None:
     """A sample is filed under its row, and a sample that is named after one has only that."""
     filed = {name: json.loads((MESSAGES / f"{name}.json").read_text())["row"] for name in SAMPLES}
-    details = {wording.name for wording in WORDINGS if wording.role == "detail"}
+    details = {wording.name for wording in WORDINGS if wording.source == "extra_figures"}
     assert {wording.name for wording in WORDINGS} - details == set(filed.values())
     named = [name for name in SAMPLES if name == filed[name]]
     assert {name: {name} for name in named} == {name: set(rows(sample(name))) for name in named}

@@ -1,0 +1,90 @@
+"""The OomMessage that the statements about one OOM make."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hbmwatch._messages.figures import merge, read_figures
+from hbmwatch._messages.gpu_details import add_gpu_details
+from hbmwatch._messages.statements import Oom
+from hbmwatch._messages.tpu_details import add_tpu_details
+from hbmwatch._messages.wording import Wording
+from hbmwatch._records.message import OomMessage
+
+_IMPLIED = ("platform", "phase", "code", "memory_space", "pool")
+# What counts first where the statements of one OOM differ: the error, what logs say, its causes.
+_ORDER = {
+    "error": 0,
+    "continuation": 0,
+    "allocation_entry": 0,
+    "log": 1,
+    "quoted": 2,
+    "extra_figures": 3,
+    "code": 4,
+    "retry_log": 5,
+}
+_DETAILS = {"tpu": add_tpu_details, "gpu": add_gpu_details}
+
+# How far before an OOM its code, its replica and its program may stand.
+_BEFORE = 2000
+_CODE_BEFORE, _PROGRAM_BEFORE = 100, 600
+_CODE = r"(E\d{4}): [A-Z]\w{1,80}: ?$"
+_LINK = r"openxla\.org/xla/errors/error_(\d{4})(?!\d)"
+_LOADING = r"Error loading (?:SparseCore )?program '([^']{1,500})'"
+_MODULE = r"HLO module: ([\w.<>-]{0,500}\w)|\[executable_name='([^']{1,500})'\]"
+_EXECUTION = (
+    r"Execution of replica (\d{1,9}) failed: (?:RESOURCE_EXHAUSTED|Resource exhausted|INTERNAL)"
+)
+_REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
+
+
+def build_message(text: str, flat_text: str, oom: Oom) -> OomMessage:
+    """The message that an OOM's statements make, with the text that it keeps."""
+    fields: dict[str, Any] = {"totals": {}, "resolution_bytes": {}}
+    for statement in sorted(oom.statements, key=lambda one: _ORDER[one.wording.source]):
+        if statement.wording.source != "retry_log" or "platform" not in fields:
+            merge(fields, read_figures(statement.match))
+            merge(fields, _implied(statement.wording))
+    own_text = flat_text[oom.start : oom.end]
+    add_details = _DETAILS.get(fields.get("platform", ""))
+    if add_details:
+        add_details(fields, own_text)
+    before = flat_text[max(oom.previous_end, oom.start - _BEFORE) : oom.start]
+    _add_code(fields, before, own_text)
+    _add_module(fields, before, own_text)
+    _add_replica(fields, before, own_text, oom.stated_end - oom.start)
+    return OomMessage(text, **fields)
+
+
+def _implied(wording: Wording) -> dict[str, Any]:
+    """What a text says whatever its figures are."""
+    implies = wording.implies
+    return {name: value for name in _IMPLIED if (value := getattr(implies, name))}
+
+
+def _add_code(fields: dict[str, Any], before: str, text: str) -> None:
+    """Add the error code that stands before the text, or in a link to its page."""
+    code = re.search(_CODE, before[-_CODE_BEFORE:])
+    link = re.search(_LINK, text)
+    if code or link:
+        fields.setdefault("code", code[1] if code else f"E{link[1]}" if link else None)
+
+
+def _add_module(fields: dict[str, Any], before: str, text: str) -> None:
+    """Add the module that was loaded, compiled or run."""
+    loading = re.search(_LOADING, before[-_PROGRAM_BEFORE:]) or re.search(_LOADING, text)
+    module = loading or re.search(_MODULE, text)
+    if module:
+        fields.setdefault("module", module[1] or module[2])
+
+
+def _add_replica(fields: dict[str, Any], before: str, text: str, stated_end: int) -> None:
+    """Add the replica that failed, and its partition where the text names it."""
+    replica = re.search(_REPLICA, text)
+    execution = re.search(_EXECUTION, before[-_CODE_BEFORE:] + text[:stated_end])
+    if replica:
+        fields.setdefault("replica", int(replica[1]))
+        fields.setdefault("partition", int(replica[2]))
+    elif execution:
+        fields.setdefault("replica", int(execution[1]))

@@ -1,0 +1,64 @@
+"""How the CPU client says that memory ran out, and the texts that name no platform."""
+
+from __future__ import annotations
+
+from hbmwatch._messages.wording import Wording, optional
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.sizes import SIZE
+
+_CPU = OomMessage("", platform="cpu", phase="run", pool="host")
+
+_CPU_WORDINGS = (
+    Wording(
+        "cpu",
+        _CPU,
+        "Out of memory allocating ",
+        # CuPy goes on: "8,000,000,000 bytes (allocated so far: 512 bytes)".
+        r"(?!\d{1,3},)(?><requested_bytes>)(?! \(allocated so far)",
+    ),
+    Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),
+)
+
+_STATUSES = (
+    ("exhausted", "RESOURCE_EXHAUSTED"),
+    ("exhausted-old", "Resource exhausted"),
+    ("internal", "INTERNAL"),
+    ("internal-old", "Internal"),
+)
+# A status is followed by the number of the device: "INTERNAL: [0] out of memory".
+_DEVICE = r"(?:\[\d{1,4}\] ?)?"
+
+_ANY_PLATFORM_WORDINGS = (
+    Wording(
+        "request",
+        OomMessage("", phase="run", memory_space="hbm", pool="allocator"),
+        "ailed to allocate request for ",
+        "<approx_requested_bytes>"
+        + optional(r" \(<requested_bytes>\)", r" on device ordinal <device>"),
+    ),
+    Wording(
+        "tensorflow",
+        OomMessage("", phase="run"),
+        "ailed to allocate memory [Op:",
+    ),
+    Wording(
+        "not-enough",
+        OomMessage(""),
+        "Not enough memory to allocate ",
+        "<requested_bytes>(?! for )",
+    ),
+    *(
+        Wording(
+            f"status-{name}",
+            OomMessage(""),
+            f"{status}: ",
+            rf"{_DEVICE}(?:(?!Out of memory while trying)[Oo]ut of memory(?! allocating)"
+            rf"(?: (?:while )?trying to allocate)?|[Ff]ailed to allocate(?= {SIZE}))"
+            r"(?: <requested_bytes>)?",
+            "quoted",
+        )
+        for name, status in _STATUSES
+    ),
+)
+
+WORDINGS = (*_CPU_WORDINGS, *_ANY_PLATFORM_WORDINGS)

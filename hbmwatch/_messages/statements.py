@@ -1,0 +1,164 @@
+"""Which wordings stand in a flat text, and which of them are about the same OOM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hbmwatch._messages.figures import read_figures
+from hbmwatch._messages.table import WORDINGS
+from hbmwatch._messages.wording import Wording
+
+# Within one OOM's text, at most so many characters lie between two statements. What an error
+# quotes, and the error behind its code, are nearer.
+_FAR = 1 << 16
+_NEAR = 2000
+# An OOM's text ends with the next OOM, with a traceback, or this many characters on.
+_REACH = 1 << 20
+# Two figures of one request differ by less than this: allocators round up to 256 bytes.
+_ROUNDING = 255
+
+_LOGS = {"log", "retry_log"}
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = (
+    "The above exception was the direct cause of the following exception",
+    "During handling of the above exception, another exception occurred",
+    "The stack trace below excludes JAX-internal frames",
+)
+
+
+class Statement(NamedTuple):
+    """A wording that stands somewhere in the flat text.
+
+    Attributes:
+        start: Where it begins.
+        end: Where it ends.
+        row: Its row in the table of wordings.
+        match: Its match.
+    """
+
+    start: int
+    end: int
+    row: int
+    match: re.Match[str]
+
+    @property
+    def wording(self) -> Wording:
+        """The wording."""
+        return WORDINGS[self.row]
+
+
+class Oom(NamedTuple):
+    """The statements about one OOM, and the part of the flat text that is about it.
+
+    Attributes:
+        statements: At least one, in order.
+        previous_end: Where the last statement of the OOM before it ends; 0 for the first one.
+        end: Where its part of the text ends.
+    """
+
+    statements: list[Statement]
+    previous_end: int
+    end: int
+
+    @property
+    def start(self) -> int:
+        """Where its part begins; before a list's entry stands more of the same list."""
+        first = self.statements[0]
+        is_entry = first.wording.source == "allocation_entry"
+        return self.previous_end if is_entry else first.start
+
+    @property
+    def stated_end(self) -> int:
+        """Where its last statement ends."""
+        return self.statements[-1].end
+
+
+def find_ooms(flat_text: str) -> Iterator[Oom]:
+    """The OOMs that a flat text states, in order."""
+    group: list[Statement] = []
+    previous_end = last_match_end = 0
+    for statement in find_statements(flat_text):
+        if group and _same_oom(flat_text, statement, group, last_match_end):
+            if statement.row not in {other.row for other in group}:
+                group.append(statement)
+        elif statement.wording.source == "extra_figures":
+            continue
+        else:
+            if group:
+                yield Oom(group, previous_end, _oom_end(flat_text, last_match_end, statement.start))
+            previous_end, group = last_match_end, [statement]
+        last_match_end = statement.end
+    if group:
+        yield Oom(group, previous_end, _oom_end(flat_text, last_match_end, len(flat_text)))
+
+
+def find_statements(flat_text: str) -> list[Statement]:
+    """All wordings in a flat text, in order; of those that overlap, the table's first."""
+    found = sorted(
+        (match.start(), row, match)
+        for row, wording in enumerate(WORDINGS)
+        for match in wording.matches(flat_text)
+    )
+    kept: list[Statement] = []
+    for start, row, match in found:
+        if not kept or start >= kept[-1].end:
+            kept.append(Statement(start, match.end(), row, match))
+        elif row < kept[-1].row:
+            kept[-1] = Statement(kept[-1].start, max(match.end(), kept[-1].end), row, match)
+    return kept
+
+
+def _oom_end(flat_text: str, last_match_end: int, limit: int) -> int:
+    """Where the text of an OOM ends, whose last statement ends at last_match_end."""
+    limit = min(limit, last_match_end + _REACH)
+    traceback = flat_text.find(_TRACEBACK, last_match_end, limit)
+    return limit if traceback < 0 else traceback
+
+
+def _same_oom(
+    flat_text: str, statement: Statement, group: list[Statement], last_match_end: int
+) -> bool:
+    """Whether a statement says more about the OOM of a group that ends at last_match_end."""
+    source, gap = statement.wording.source, statement.start - last_match_end
+    platforms = {other.wording.implies.platform for other in group}
+    if statement.wording.implies.platform not in {*platforms, None} and platforms != {None}:
+        return False
+    if source == "allocation_entry":
+        return gap < _FAR
+    sources = {other.wording.source for other in group} - {"extra_figures"}
+    if sources == {"code"}:
+        return gap < _NEAR
+    is_logged = sources & _LOGS and sources <= {*_LOGS, "quoted"}
+    if is_logged and source in {"error", "quoted", *_LOGS}:
+        retries = source == "retry_log" or sources == {"retry_log"}
+        return retries or _same_request(statement, group)
+    between = flat_text[last_match_end : statement.start]
+    if source in {"error", "code", *_LOGS} or _TRACEBACK in between:
+        return _repeats_same_error(statement, group, between)
+    if source == "quoted":
+        return gap < _NEAR
+    return gap < _FAR and statement.row not in {other.row for other in group}
+
+
+def _repeats_same_error(statement: Statement, group: list[Statement], between: str) -> bool:
+    """Whether a chain of exceptions prints the text again."""
+    is_repeated = statement.match[0] in {other.match[0] for other in group}
+    return is_repeated and any(words in between for words in _CHAINED)
+
+
+def _same_request(statement: Statement, group: list[Statement]) -> bool:
+    """Whether a statement can be about the request that the logs of a group name."""
+    if statement.match[0] in {other.match[0] for other in group}:
+        return True
+    fields = read_figures(statement.match)
+    for other in group:
+        more = read_figures(other.match)
+        sizes = (fields.get("requested_bytes"), more.get("requested_bytes"))
+        resolution = max(f["resolution_bytes"].get("requested_bytes", 0) for f in (fields, more))
+        is_known = other.wording.source == "log" and sizes[1] is not None
+        if is_known and sizes[0] is not None:
+            if abs(sizes[0] - sizes[1]) > max(resolution, _ROUNDING):
+                return False
+    return True
