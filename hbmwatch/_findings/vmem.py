@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hbmwatch._findings.advice import Advice
+from hbmwatch._records.memory_spaces import KERNEL_MEMORY
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
@@ -13,8 +14,6 @@ ADVICE = Advice(
     link="https://openxla.org/xla/errors/error_1001",
     will_not_help="a smaller batch, donation or jax.checkpoint: none of them makes a block smaller",
 )
-# The memories of a core that a kernel's blocks are in.
-_BLOCK_MEMORIES = ("vmem", "smem", "spmem", "tilespmem")
 
 
 def find(message: OomMessage) -> tuple[Finding, ...]:
@@ -23,7 +22,7 @@ def find(message: OomMessage) -> tuple[Finding, ...]:
     Args:
         message: The error message.
     """
-    if message.memory_space not in _BLOCK_MEMORIES:
+    if message.memory_space not in KERNEL_MEMORY:
         return ()
     name = message.memory_space.upper()
     figures = [

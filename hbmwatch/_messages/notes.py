@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hbmwatch._records.memory_spaces import ON_CHIP
+from hbmwatch._records.memory_spaces import KERNEL_MEMORY, ON_CHIP
 from hbmwatch._records.sizes import format_size
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def message_notes(
 def _memory(message: OomMessage) -> str:
     """Which memory ran out, and what frees it, where it is not the memory of JAX's arrays."""
     if message.memory_space in ON_CHIP:
-        return _on_chip(message.memory_space.upper())
+        return _on_chip(message.memory_space)
     if message.pool == "driver":
         return (
             "This allocation is outside JAX's array pool (CUDA modules, CUDA graphs, NCCL, library "
@@ -60,16 +60,19 @@ def _memory(message: OomMessage) -> str:
     return ""
 
 
-def _on_chip(name: str) -> str:
-    remedy = (
-        "reduce the block sizes, or raise vmem_limit_bytes in pltpu.CompilerParams "
-        "(https://openxla.org/xla/errors/error_1001)"
-        if name == "VMEM"
-        else f"reduce the blocks and the scratch shapes that it keeps in {name}"
-    )
+def _on_chip(space: str) -> str:
+    """What frees on-chip memory: not what frees HBM, and in a kernel's own memory its blocks."""
+    name, remedy = space.upper(), ""
+    if space == "vmem":
+        remedy = (
+            " In a Pallas kernel, reduce the block sizes, or raise vmem_limit_bytes in "
+            "pltpu.CompilerParams (https://openxla.org/xla/errors/error_1001)."
+        )
+    elif space in KERNEL_MEMORY:
+        remedy = f" In a Pallas kernel, reduce the blocks and scratch shapes that are in {name}."
     return (
-        f"{name} is on-chip memory: freeing HBM, by a smaller model or by donation, will not help. "
-        f"In a Pallas kernel, {remedy}."
+        f"{name} is on-chip memory: freeing HBM, by a smaller model or by donation, will not help."
+        f"{remedy}"
     )
 
 

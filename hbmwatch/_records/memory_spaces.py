@@ -1,6 +1,8 @@
-"""The memory spaces that XLA's messages name, and which of them lie on the chip."""
+"""The on-chip memory spaces that XLA's messages name."""
 
 from __future__ import annotations
 
-# A kernel uses these while it runs: freeing HBM frees nothing here. SparseCore's are the last two.
-ON_CHIP = ("vmem", "smem", "cmem", "sflag", "spmem", "tilespmem")
+# A Pallas kernel's blocks and scratch shapes lie in these; the last two are SparseCore's.
+KERNEL_MEMORY = ("vmem", "smem", "spmem", "tilespmem")
+# Freeing HBM frees nothing in any of these.
+ON_CHIP = (*KERNEL_MEMORY, "cmem", "sflag")

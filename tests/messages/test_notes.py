@@ -33,9 +33,12 @@ CASES: dict[str, tuple[OomMessage, tuple[str, ...]]] = {
         OomMessage("", platform="tpu", phase="compile", memory_space="smem"),
         (
             "SMEM is on-chip memory: freeing HBM, by a smaller model or by donation, will not "
-            "help. In a Pallas kernel, reduce the blocks and the scratch shapes that it keeps in "
-            "SMEM.",
+            "help. In a Pallas kernel, reduce the blocks and scratch shapes that are in SMEM.",
         ),
+    ),
+    "CMEM": (
+        OomMessage("", platform="tpu", phase="compile", memory_space="cmem"),
+        ("CMEM is on-chip memory: freeing HBM, by a smaller model or by donation, will not help.",),
     ),
     "outside the pool": (
         OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver"),
