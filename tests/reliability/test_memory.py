@@ -75,9 +75,10 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("name", STEPS)
 def test_arrays_are_freed_when_the_except_block_ends(
-    name: str, uncollected: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every array of the failed call is gone without a collection, however it is watched."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
