@@ -30,6 +30,11 @@ def fill(x: jax.Array) -> jax.Array:
     return jnp.broadcast_to(x[0], (SIDE, SIDE)) + 1
 
 
+def fill_donated(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A step that gives its state back and asks for one petabyte."""
+    return state + 1, fill(x)
+
+
 def oom_of(call: Callable[..., Any], *args: Any, **kwargs: Any) -> HbmOomError:
     """The HbmOomError that the call raises, its traceback dropped."""
     with pytest.raises(HbmOomError) as caught:

@@ -55,7 +55,7 @@ def _report(options: argparse.Namespace) -> OomReport:
     problems = Problems(caveats(summary))
     if options.memory_space == "hbm":
         source = (loaded.program, summary, report.message)
-        sizes = problems.attempt("the breakdown", {}, breakdown, *source)
+        sizes = problems.try_or_default("breakdown", {}, breakdown, *source)
         report = dataclasses.replace(report, breakdown=sizes)
         report = add_findings(report, summary, loaded.program, None, problems)
     return dataclasses.replace(report, missing=tuple(problems))

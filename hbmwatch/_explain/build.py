@@ -1,4 +1,4 @@
-"""Joins message, peak, device and findings into one report, whatever of them can be had."""
+"""Joins message, peak, device and findings into one report; each may be unavailable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import gc
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -31,68 +32,81 @@ from hbmwatch._records.report import DeviceMemory
 from hbmwatch._report.report import OomReport
 from hbmwatch._version import __version__
 from hbmwatch._xla.peak import caveats, peak_summary
+from hbmwatch._xla.program import Program
 from hbmwatch._xla.terms import MEMORY_SPACES
 
 _SECOND_READER_SECONDS = 20.0
 _PLUGINS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "xprof")
 
 
-def build_report(message: OomMessage, failure: FailedCall, settings: Settings) -> OomReport:
-    """The report of a failed call; what cannot be had is a sentence in `missing`."""
-    missing = Problems()
-    lowered = missing.attempt("the lowered program", None, _lowered, failure)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sources:
+    """What the parts of a report are made from; None where it is unavailable."""
+
+    message: OomMessage
+    failed: FailedCall
+    settings: Settings
+    captured: Captured | None
+    summary: PeakSummary | None
+    call: CallInfo | None
+    device: DeviceMemory | None
+
+    @property
+    def program(self) -> Program | None:
+        """The failing program."""
+        return None if self.captured is None else self.captured.program
+
+
+def build_report(message: OomMessage, failed: FailedCall, settings: Settings) -> OomReport:
+    """The report of a failed call; what is unavailable is a sentence in `missing`."""
+    problems = Problems()
+    lowered = problems.try_or_default("lowered program", None, _lowered, failed)
     captured = None
     if settings.capture != "never":
-        captured = missing.attempt("the memory peak", None, capture, message, failure, lowered)
-    with _uncollected():
-        report = _joined(message, failure, settings, lowered, captured, missing)
-    return dataclasses.replace(report, missing=tuple(missing))
+        captured = problems.try_or_default("memory peak", None, capture, message, failed, lowered)
+    with _without_collections():
+        report = _report(message, failed, settings, lowered, captured, problems)
+    return dataclasses.replace(report, missing=tuple(problems))
 
 
-def _joined(
+def _report(
     message: OomMessage,
-    failure: FailedCall,
+    failed: FailedCall,
     settings: Settings,
     lowered: Any | None,
     captured: Captured | None,
-    missing: Problems,
+    problems: Problems,
 ) -> OomReport:
     """Message, peak, profile and device in one report, and what follows from them."""
-    attempt = missing.attempt
-    program, summary, logdir = None, None, None
-    if captured is not None:
-        program = captured.program
-        summary = _summary(captured, message, missing)
-        logdir = attempt("the profile", None, _keep, captured.xspace, settings.logdir)
-        if summary is not None:
-            missing += attempt("the reader's caveats", (), caveats, summary)
-    device = attempt("the device's memory", None, _device_memory, message, failure, lowered)
-    call = attempt("the call's shapes", None, _call, lowered, failure)
-    said: tuple[str, ...] = (captured.note,) if captured and captured.note else ()
-    said += attempt("the notes", (), notes.notes, program, summary, message, call, device)
+    attempt = problems.try_or_default
+    summary = None if captured is None else _summary(captured, message, problems)
+    if summary is not None:
+        problems += attempt("element types", (), caveats, summary)
+    call = attempt("argument shapes", None, _call, lowered, failed)
+    device = attempt("device memory", None, _device_memory, message, failed, lowered)
+    sources = _Sources(message, failed, settings, captured, summary, call, device)
+    parts = {field: attempt(label, None, make, sources) for field, label, make in _PARTS}
     report = OomReport(
         message=message,
         summary=summary,
         device=device,
-        breakdown=attempt("the breakdown", {}, breakdown, program, summary, message),
-        notes=said,
-        logdir=logdir,
-        function=failure.function,
+        function=failed.function_name,
         process_index=_process_index(),
-        versions=attempt("the versions", {}, versions),
+        **{field: part for field, part in parts.items() if part is not None},
     )
+    program = sources.program
     if program is None or summary is None or summary.memory_space != "hbm":
-        found = attempt("the findings", (), vmem.find, message)
-        return dataclasses.replace(report, findings=found)
-    return add_findings(report, summary, program, call, missing)
+        return dataclasses.replace(report, findings=attempt("findings", (), vmem.find, message))
+    return add_findings(report, summary, program, call, problems)
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collections for a moment.
+def _without_collections() -> Iterator[None]:
+    """Without garbage collections in this process, for as long as the report takes.
 
     A report makes many objects and no garbage; every collection meanwhile would walk all that JAX
-    and the program hold, which takes as long again as the report.
+    and the program hold, which takes as long again as the report. Python can only stop collections
+    for all threads at once.
     """
     was_enabled = gc.isenabled()
     try:  # Ctrl-C may come at any moment
@@ -103,26 +117,24 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _lowered(failure: FailedCall) -> Any | None:
-    """The failing program's jax.stages.Lowered, taken out of equinox's or flax's."""
-    if failure.lower is None:
-        return None
-    return plain_lowered(failure.lower())
+def _lowered(failed: FailedCall) -> Any | None:
+    """The failing program's jax.stages.Lowered."""
+    return None if failed.lower is None else plain_lowered(failed.lower())
 
 
-def _call(lowered: Any | None, failure: FailedCall) -> CallInfo | None:
-    return None if lowered is None else call_info(lowered, failure.previous)
+def _call(lowered: Any | None, failed: FailedCall) -> CallInfo | None:
+    return None if lowered is None else call_info(lowered, failed.previous)
 
 
-def _summary(captured: Captured, message: OomMessage, missing: Problems) -> PeakSummary | None:
+def _summary(captured: Captured, message: OomMessage, problems: Problems) -> PeakSummary | None:
     """The peak in the memory space that ran out; None where the program has nothing in it."""
     named = message.memory_space or "hbm"
     space = named if message.platform == "tpu" and named in MEMORY_SPACES else "hbm"
-    own, program = peak_summary, captured.program
-    summary = missing.attempt("the memory peak", None, own, program, space)
+    program = captured.program
+    summary = problems.try_or_default("memory peak", None, peak_summary, program, space)
     if summary is None:
-        summary = missing.attempt(
-            "the memory peak by XProf",
+        summary = problems.try_or_default(
+            "memory peak by XProf",
             None,
             xprof.peak_summary,
             captured.xspace,
@@ -131,24 +143,37 @@ def _summary(captured: Captured, message: OomMessage, missing: Problems) -> Peak
             timeout_s=_SECOND_READER_SECONDS,
         )
     if summary is not None and space != "hbm" and not summary.peak_bytes:
-        missing.append(f"the compiler keeps no buffer assignment of {space} for this program")
+        problems.append(f"the compiler records no buffer assignment in {space} for this program")
         return None
     return summary
 
 
-def _keep(xspace: bytes, logdir: str | None) -> str:
-    return logdir_of(keep(xspace, logdir, _process_index()))
+def _keep(sources: _Sources) -> str | None:
+    """The log folder in which the profile is kept now."""
+    if sources.captured is None:
+        return None
+    return logdir_of(keep(sources.captured.xspace, sources.settings.logdir, _process_index()))
+
+
+def _notes(sources: _Sources) -> tuple[str, ...]:
+    """How certain it is that this program failed, and what the reader should know besides."""
+    certainty = sources.captured.note if sources.captured is not None else ""
+    found = notes.notes(
+        sources.program, sources.summary, sources.message, sources.call, sources.device
+    )
+    return (certainty, *found) if certainty else found
 
 
 def _device_memory(
-    message: OomMessage, failure: FailedCall, lowered: Any | None
+    message: OomMessage, failed: FailedCall, lowered: Any | None
 ) -> DeviceMemory | None:
-    args = (failure.args, failure.kwargs, failure.outputs)
+    """What else was on the device; where the program's devices are unknown, on the first one."""
+    args = (failed.args, failed.kwargs, failed.outputs)
     devices = devices_of(lowered, args)
     at_run_time = message.phase != "compile"
     if not devices and at_run_time:
         devices = jax.local_devices()[:1]
-    deleted = deleted_paths(failure.fun, failure.args, failure.kwargs)
+    deleted = deleted_paths(failed.function_object, failed.args, failed.kwargs)
     return device_memory(devices, args, deleted, at_run_time)
 
 
@@ -173,3 +198,12 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+# Fields of the report: the field, what `missing` calls it, and what makes it.
+_PARTS: tuple[tuple[str, str, Callable[[_Sources], Any]], ...] = (
+    ("logdir", "profile", _keep),
+    ("breakdown", "breakdown", lambda s: breakdown(s.program, s.summary, s.message)),
+    ("notes", "notes", _notes),
+    ("versions", "versions", lambda _: versions()),
+)

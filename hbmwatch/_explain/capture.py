@@ -1,4 +1,4 @@
-"""Which program failed, and how its HloProto is had."""
+"""Which program failed, and its HloProto: from a profiler session, else from XLA's dump."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Captured:
     Attributes:
         program: The program.
         xspace: A profile that holds it and no other, so that XProf opens at it.
-        note: How it was told from others, where that is not certain; "" where it is.
+        note: How certain it is that this program failed; "" where it is certain.
     """
 
     program: Program
@@ -39,30 +39,30 @@ class Captured:
     note: str = ""
 
 
-def capture(message: OomMessage, failure: FailedCall, lowered: Any | None) -> Captured:
+def capture(message: OomMessage, failed: FailedCall, lowered: Any | None) -> Captured:
     """The failing program, from a profiler session that is opened now, else from a dump.
 
     Args:
         message: What the error says.
-        failure: The call.
+        failed: The call.
         lowered: The failing program's jax.stages.Lowered; None where it is not known.
 
     Raises:
-        ProfileError: It cannot be had; the text says why, for each way that was tried.
+        ProfileError: It is unavailable; the text says why, for each way that was tried.
     """
-    names = _module_names(message, failure, lowered)
+    names = _module_names(message, failed, lowered)
     found, reasons = None, []
     try:
         modules = read_modules(profiler.collect())
-        program, note = _find(modules, names, message, failure, lowered)
+        program, note = _find(modules, names, message, failed, lowered)
         found = _captured(program, modules[program.name], note)
     except (Unavailable, ProfileError) as error:
         reasons.append(str(error))
     if found is not None and not found.note:
         return found
     try:
-        dumped = _dumped(message, failure, lowered)
-        if not _is_innocent(dumped.program, message):
+        dumped = _dumped(message, failed, lowered)
+        if not _allocates_other_bytes(dumped.program, message):
             return dumped
     except (Unavailable, ProfileError) as error:
         reasons.append(str(error))
@@ -71,17 +71,20 @@ def capture(message: OomMessage, failure: FailedCall, lowered: Any | None) -> Ca
     return found
 
 
-def _dumped(message: OomMessage, failure: FailedCall, lowered: Any | None) -> Captured:
-    """The program from a compile of its own, if that does not take too long."""
+def _dumped(message: OomMessage, failed: FailedCall, lowered: Any | None) -> Captured:
+    """The program from one more compile, if that does not take too long."""
     if lowered is None:
-        raise Unavailable("the failing program is not known, to compile it once more")
-    seconds = failure.compile_seconds
+        raise Unavailable("cannot recompile: the failing program is unknown")
+    seconds = failed.compile_seconds
     if not seconds and message.phase == "compile":
-        seconds = failure.since_lowering_seconds
+        seconds = failed.since_lowering_seconds
     if seconds > _LONGEST_RECOMPILE_SECONDS:
-        raise Unavailable(f"compiling it once more was not tried: that takes {seconds:.0f} s")
-    proto = dump.dump(lowered, failure.compiler_options)
-    program = parse_program(proto, failure.function)
+        limit = f"limit {_LONGEST_RECOMPILE_SECONDS:.0f} s"
+        raise Unavailable(
+            f"did not recompile to recover the program: it takes about {seconds:.0f} s ({limit})"
+        )
+    proto = dump.dump(lowered, failed.compiler_options)
+    program = parse_program(proto, failed.function_name)
     if not program.allocations:
         raise Unavailable("the HLO dump of the program has no buffer assignment")
     return _captured(program, proto, "")
@@ -93,11 +96,11 @@ def _captured(program: Program, proto: bytes, note: str) -> Captured:
     return Captured(program, xspace, note)
 
 
-def _module_names(message: OomMessage, failure: FailedCall, lowered: Any | None) -> tuple[str, ...]:
-    """What the failing HLO module may be called, the surest first."""
+def _module_names(message: OomMessage, failed: FailedCall, lowered: Any | None) -> tuple[str, ...]:
+    """The names that the failing HLO module may have, the most certain first."""
     names = [message.module or "", _lowered_name(lowered)]
-    if failure.function and failure.jitted:
-        plain = _NOT_IN_MODULE_NAMES.sub("_", failure.function).rstrip("_")
+    if failed.function_name and failed.jitted:
+        plain = _NOT_IN_MODULE_NAMES.sub("_", failed.function_name).rstrip("_")
         names += [f"jit_{plain}", f"pmap_{plain}"]
     return tuple(dict.fromkeys(name for name in names if name))
 
@@ -114,78 +117,85 @@ def _find(
     modules: Mapping[str, bytes],
     names: tuple[str, ...],
     message: OomMessage,
-    failure: FailedCall,
+    failed: FailedCall,
     lowered: Any | None,
 ) -> tuple[Program, str]:
-    """The failing program among a profile's modules, and a note where it was guessed."""
-    named = next((found for name in names if (found := _called(modules, name))), [])
+    """The failing program among a profile's modules, and a note where it is a guess."""
+    named = next((found for name in names if (found := _by_name(modules, name))), [])
     if len(named) != 1:
-        exact = _compiled_name(message, failure, lowered)
+        exact = _compiled_name(message, failed, lowered)
         named = [exact] if exact in modules else named
     programs = [parse_program(modules[name], name) for name in named]
-    claims = [_asks_for(program, message) for program in programs]
+    claims = [_allocates(program, message) for program in programs]
     if len(programs) == 1 and claims[0] is not False:
         return programs[0], ""
-    fitting = [p for p, claim in zip(programs, claims, strict=True) if claim]
-    if not fitting and (not named or message.phase != "compile"):
-        fitting = _fitting(modules, message)
-    if fitting:
-        return fitting[-1], _how_found(fitting, names, bool(named))
+    candidates = [p for p, claim in zip(programs, claims, strict=True) if claim]
+    if not candidates and (not named or message.phase != "compile"):
+        candidates = _candidates(modules, message)
+    if candidates:
+        return candidates[-1], _certainty_note(candidates, names, bool(named))
     if programs and message.phase == "compile" and None not in claims:
-        return programs[-1], f"{programs[-1].name} is a guess: its total is not the compiler's"
+        return programs[-1], _guess(programs[-1], "its total differs from the compiler's")
     if programs and None in claims:
-        return programs[-1], f"{programs[-1].name} is a guess: {len(named)} programs have its name"
-    if any(_is_innocent(program, message) for program in programs):
-        raise ProfileError(f"no live program asks for {format_size(message.requested_bytes or 0)}")
+        return programs[-1], _guess(programs[-1], f"{len(named)} programs have this name")
+    if any(_allocates_other_bytes(program, message) for program in programs):
+        raise ProfileError(
+            f"no loaded program allocates {format_size(message.requested_bytes or 0)}"
+        )
     wanted = " or ".join(names) or "the failing program"
     raise ProfileError(f"{wanted} is not in the profile", modules=tuple(modules))
 
 
-def _how_found(fitting: list[Program], names: tuple[str, ...], has_named: bool) -> str:
-    found = fitting[-1]
-    if len(fitting) > 1:
-        return f"{found.name} is a guess: {len(fitting)} programs ask for as many bytes"
-    if has_named and found.module not in names:
+def _certainty_note(candidates: list[Program], names: tuple[str, ...], has_named: bool) -> str:
+    """How certain it is that the last of these programs failed; "" where it is certain."""
+    chosen = candidates[-1]
+    if len(candidates) > 1:
+        return _guess(chosen, f"{len(candidates)} programs allocate this many bytes")
+    if has_named and chosen.module not in names:
         return (
-            f"the memory ran out in {found.name}, the program that asked for these bytes; the call "
-            "that failed was given its result"
+            f"Memory ran out in {chosen.name}, which requested this allocation; the failing call "
+            "only used its result."
         )
     if has_named:
         return ""
-    return f"{found.name} is a guess: of the programs that are alive it alone asks for these bytes"
+    return _guess(chosen, "the only loaded program that allocates this many bytes")
 
 
-def _called(modules: Mapping[str, bytes], name: str) -> list[str]:
+def _guess(program: Program, reason: str) -> str:
+    return f"Best guess: {program.name} ({reason})."
+
+
+def _by_name(modules: Mapping[str, bytes], name: str) -> list[str]:
     """The modules of a name ("jit_step(8)", "jit_step(10)"), oldest first."""
     return [label for label in modules if label.partition("(")[0] == name]
 
 
-def _compiled_name(message: OomMessage, failure: FailedCall, lowered: Any | None) -> str:
+def _compiled_name(message: OomMessage, failed: FailedCall, lowered: Any | None) -> str:
     """The program as its profile names it, "jit_step(12)", with the id of its HloModule.
 
     Only of a program that compiled, from JAX's caches: compiling one again that failed takes long.
     """
-    if message.phase == "compile" or failure.compile is None:
+    if message.phase == "compile" or failed.compile is None:
         return ""
     try:
-        name, serialized = hlo_module(failure.compile(lowered))
+        name, serialized = hlo_module(failed.compile(lowered))
         return f"{name}({parse(HloModuleProto, serialized, 'the HLO module').id})"
     except Exception:  # any backend may refuse; the figures then tell the programs apart
         return ""
 
 
-def _fitting(modules: Mapping[str, bytes], message: OomMessage) -> list[Program]:
+def _candidates(modules: Mapping[str, bytes], message: OomMessage) -> list[Program]:
     """The programs that ask for the size in the message, oldest first."""
     if not _names_a_size(message):
         return []
     programs = [parse_program(proto, name) for name, proto in modules.items()]
-    fitting = [program for program in programs if _asks_for(program, message)]
-    return sorted(fitting, key=lambda program: program.program_id)
+    candidates = [program for program in programs if _allocates(program, message)]
+    return sorted(candidates, key=lambda program: program.program_id)
 
 
-def _is_innocent(program: Program, message: OomMessage) -> bool:
+def _allocates_other_bytes(program: Program, message: OomMessage) -> bool:
     """Whether other bytes than the program's were asked for, as when it was given a bad array."""
-    return message.platform == "cpu" and _asks_for(program, message) is False
+    return message.platform == "cpu" and _allocates(program, message) is False
 
 
 def _names_a_size(message: OomMessage) -> bool:
@@ -194,7 +204,7 @@ def _names_a_size(message: OomMessage) -> bool:
     return asked or (message.phase == "compile" and message.used_bytes is not None)
 
 
-def _asks_for(program: Program, message: OomMessage) -> bool | None:
+def _allocates(program: Program, message: OomMessage) -> bool | None:
     """Whether the program has an allocation, or a total, of the size in the message.
 
     None where the message has no size that must be one of the program's.

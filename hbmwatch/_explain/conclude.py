@@ -1,4 +1,4 @@
-"""What follows from a program and its peak: roles, roll-up, findings, each had if it can be."""
+"""Adds roles, roll-up and findings to a report; each may fail separately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_findings(
     summary: PeakSummary,
     program: Program,
     call: CallInfo | None,
-    missing: Problems,
+    problems: Problems,
 ) -> OomReport:
     """The report with this peak, the roles of its buffers, the roll-up and the findings.
 
@@ -28,17 +28,17 @@ def add_findings(
         summary: The program's peak in HBM.
         program: The program.
         call: What is known of the call.
-        missing: Takes a sentence for what fails.
+        problems: Takes a sentence for what fails.
     """
-    attempt, failed = missing.attempt, list[Exception]()
-    evidence = ProgramFacts(program, summary, report.message, call, report.device)
-    summary = attempt("the roles", summary, with_roles, evidence)
-    found = attempt("the findings", (), find_findings, evidence, failed)
+    attempt, failed = problems.try_or_default, list[Exception]()
+    facts = ProgramFacts(program, summary, report.message, call, report.device)
+    summary = attempt("buffer roles", summary, with_roles, facts)
+    findings = attempt("findings", (), find_findings, facts, failed)
     for error in failed:
-        missing.say("the findings", error)
+        problems.record("findings", error)
     return dataclasses.replace(
         report,
         summary=summary,
-        rollup=attempt("the roll-up", {}, rollup, summary),
-        findings=found,
+        rollup=attempt("memory by role", {}, rollup, summary),
+        findings=findings,
     )

@@ -1,4 +1,4 @@
-"""What a caller can catch, and how an out-of-memory error is told from all others."""
+"""HbmOomError, which a caller can catch, and how an OOM is recognized among other errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hbmwatch._explain.problems import described, text_of
 from hbmwatch._jax.errors import is_mosaic_error
 from hbmwatch._report.text import headline
 
-# The wordings and the records are two thirds of what a watch would load: only a failure does.
+# Wordings and records are two thirds of what a watch would load; only a failure needs them.
 if TYPE_CHECKING:
     from hbmwatch._records.message import OomMessage
     from hbmwatch._records.peak import PeakSummary
@@ -24,7 +24,7 @@ _HAS_CODE = hasattr(JaxRuntimeError, "error_code")
 
 
 class ReportNote(str):
-    """The report as an exception note (PEP 678) from which a program can take it back.
+    """The report as an exception note (PEP 678), which also holds the report as data.
 
     Attributes:
         report: The report that the text renders.
@@ -45,11 +45,12 @@ class ReportNote(str):
 
 
 class HbmOomError(JaxRuntimeError):  # type: ignore[misc]  # jaxlib's class has no types
-    """A JAX program ran out of device memory; `report` says what filled it.
+    """A JAX program ran out of device memory; `report` says what filled the memory.
 
-    It is a jax.errors.JaxRuntimeError (once called XlaRuntimeError), so handlers of that keep
-    working. Its text begins with the caught text, unchanged, and ends in one line that says which
-    figure binds; the whole report is a note, which tracebacks show. It pickles, and holds no array.
+    It is a jax.errors.JaxRuntimeError (formerly called XlaRuntimeError), so existing handlers keep
+    working. Its message starts with the original error text and ends in one line that says how much
+    memory was needed and how much was available. The report is attached as an exception note, which
+    tracebacks show. The error can be pickled, and it holds no array.
 
     Attributes:
         report: The whole report.
@@ -68,12 +69,12 @@ class HbmOomError(JaxRuntimeError):  # type: ignore[misc]  # jaxlib's class has 
 
     @property
     def summary(self) -> PeakSummary | None:
-        """The memory peak of the failing program; None where it could not be had."""
+        """The memory peak of the failing program; None where it is unavailable."""
         return self.report.summary
 
     @property
     def message(self) -> OomMessage:
-        """What the error's text says."""
+        """What the text of the error says."""
         return self.report.message
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -92,16 +93,16 @@ def report_of(error: BaseException) -> OomReport | None:
 
 
 def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
-    """The device-memory OOM that this error is or was raised from, and what its text says.
+    """The device-memory OOM that this error is, or was raised from, and what its text says.
 
-    Only the explicit chain of causes counts: an error that is raised while an OOM is handled has
-    it as its context and is another error.
+    Only the explicit chain of causes counts. An error that is raised while an OOM is handled has
+    the OOM as its context, but is another error.
     """
     from hbmwatch._messages.parse import parse_oom
 
     for link in _causes(error):
         text = text_of(link)
-        # What a callback of the user's raised is quoted by XLA, whatever it says.
+        # XLA quotes what a callback of the user's raised, whatever that says.
         quoted = "error calling callback" in text and "RESOURCE_EXHAUSTED" not in text
         message = parse_oom(text) if _is_from_jax(link) and not quoted else None
         if message is not None:
@@ -110,9 +111,9 @@ def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
 
 
 def belongs_to_jax(error: BaseException) -> bool:
-    """Whether the error's class is one in which JAX itself reports OOMs.
+    """Whether JAX itself reports OOMs in the error's class.
 
-    Those we replace by HbmOomError; an exception class of somebody else's stays what it is.
+    HbmOomError replaces these; an exception of any other class stays as it is.
     """
     kind = type(error)
     warm = kind is ValueError and text_of(error).startswith("RESOURCE_EXHAUSTED:")
@@ -124,7 +125,7 @@ def _is_from_jax(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and its explicit causes, of a group its members too; a cycle ends it."""
+    """The error, its explicit causes, and the members of groups among them; each one once."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     for link in todo:  # grows meanwhile
@@ -136,14 +137,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def notes_of(error: BaseException) -> tuple[Any, ...]:
-    """The notes of an error (PEP 678), also where they are none."""
+    """The notes of an error (PEP 678)."""
     notes = getattr(error, "__notes__", ())
     return tuple(notes) if isinstance(notes, (list, tuple)) else ()
 
 
 def bare_report(message: OomMessage, failed: Exception) -> OomReport:
-    """What is left to say when making the report has itself failed."""
+    """The report where building it failed: the message, and why there is nothing else."""
     from hbmwatch._report.report import OomReport
 
-    reason = f"the report could not be made: {described(failed)}"
+    reason = f"could not build the report: {described(failed)}"
     return OomReport(message=message, missing=(reason,))

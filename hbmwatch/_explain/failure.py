@@ -1,4 +1,4 @@
-"""What a watch was asked for, and what it knows of a call that failed."""
+"""The settings of a watch, and what it knows of a call that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sync = Literal["compile", "always", "never"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What watch_hbm was asked for."""
+    """The arguments of watch_hbm, by their names there."""
 
     logdir: str | None
     capture: Capture
@@ -30,24 +30,25 @@ class FailedCall:
     """A call that failed, as far as the watch knows it; alive only while it is explained.
 
     Attributes:
-        function: The function's name; "" for a `with` block.
-        fun: The function, for the names of its arguments.
+        function_name: The function's name; "" for a `with` block.
+        function_object: The function, for the names of its arguments.
         jitted: Whether it is jitted, so that a program has its name.
-        lower: Gives the failing program's jax.stages.Lowered, from JAX's caches where it has been
+        lower: Returns the failing program's jax.stages.Lowered, from JAX's caches where it has been
             lowered before; None where no program is known.
-        compile: Gives the jax.stages.Compiled of what `lower` gave, from JAX's caches.
+        compile: Returns the jax.stages.Compiled of what `lower` returned, from JAX's caches.
         compiler_options: The options that the failing compile was given.
         args: The call's positional arguments.
         kwargs: The call's keyword arguments.
-        outputs: What the call gave, where it failed asynchronously; None where it gave nothing.
+        outputs: What the call returned, where it failed asynchronously; None where it returned
+            nothing.
         previous: The argument leaves of earlier compiles of the function, oldest first.
-        compile_seconds: What compiling the program took the last time; 0.0 where that is not known.
-        since_lowering_seconds: How long ago a program was last lowered: what a compile that has
-            just failed took.
+        compile_seconds: How long the last compile of the program took; 0.0 where that is not known.
+        since_lowering_seconds: How long ago this thread last lowered a program, which is how long a
+            compile took that has just failed; 0.0 where that is not known.
     """
 
-    function: str = ""
-    fun: Callable[..., Any] | None = None
+    function_name: str = ""
+    function_object: Callable[..., Any] | None = None
     jitted: bool = True
     lower: Callable[[], Any] | None = None
     compile: Callable[[Any], Any] | None = None

@@ -1,4 +1,4 @@
-"""What could not be had: a sentence in the place of everything that failed."""
+"""Collects one sentence per step that failed."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ _log = logging.getLogger("hbmwatch")
 
 
 class Problems(list[str]):
-    """The sentences for what could not be had."""
+    """The sentences of a report's `missing`."""
 
-    def attempt(
-        self, what: str, otherwise: T, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    def try_or_default(
+        self, label: str, default: T, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """What `make` gives; where it fails, `otherwise` and a sentence."""
+        """What `make` returns; where it fails, `default`, and a sentence under this label."""
         try:
             return make(*args, **kwargs)
         except Exception as error:
-            self.say(what, error)
-            return otherwise
+            self.record(label, error)
+            return default
 
-    def say(self, what: str, error: Exception) -> None:
-        """Add the sentence for something that failed, if it is not there."""
-        known = isinstance(error, ProfileError)
-        sentence = f"{what}: {error if known else described(error)}"
+    def record(self, label: str, error: Exception) -> None:
+        """Add the sentence for something that failed, unless it is there already."""
+        expected = isinstance(error, ProfileError)
+        sentence = f"{label}: {error if expected else described(error)}"
         if sentence not in self:
             self.append(sentence)
-        if not known:
-            _log.debug("%s could not be had", what, exc_info=error)
+        if not expected:
+            _log.debug("%s: unavailable", label, exc_info=error)
 
 
 def described(error: BaseException) -> str:
-    """The error's class and text, also where it refuses to give the text."""
+    """The error's class and text, also where its __str__ fails."""
     return f"{type(error).__name__}: {text_of(error)}"
 
 
 def text_of(error: BaseException) -> str:
-    """The error's text; "" where it refuses to give it."""
+    """The error's text; "" where its __str__ fails."""
     try:
         return str(error)
-    except Exception:  # a foreign __str__ may do anything, and then says nothing to us
+    except Exception:  # a foreign __str__ may raise anything
         return ""

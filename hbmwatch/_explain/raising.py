@@ -1,9 +1,8 @@
-"""From an error that is being handled to the HbmOomError that is raised in its place."""
+"""Raises HbmOomError in place of an OOM that is being handled."""
 
 from __future__ import annotations
 
 import logging
-import mmap
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from hbmwatch._explain.errors import (
     report_of,
 )
 from hbmwatch._explain.failure import FailedCall, Settings
+from hbmwatch._explain.host_memory import check_host_memory
 from hbmwatch._explain.problems import described
 
 if TYPE_CHECKING:
@@ -30,33 +30,34 @@ _log = logging.getLogger("hbmwatch")
 
 _WATCH_PACKAGE = "hbmwatch._watch."
 _JAX_SAYS = "JAX has removed its internal frames"  # on every error, and between text and report
-_ROOM_BYTES = 2**28  # several times what a large report takes; only asked for, never touched
 
 
 def raise_explained(
-    error: Exception, failure: Callable[[], FailedCall], settings: Settings
+    error: Exception, failed_call: Callable[[], FailedCall], settings: Settings
 ) -> OomReport | None:
     """Raise HbmOomError in place of a device-memory OOM; called while `error` is handled.
 
-    Anything else, and an OOM that has been explained already, is left to the caller to re-raise as
-    it is. So is one that is wrapped in somebody else's exception; that gets the report as a note.
+    The caller re-raises any other error unchanged, also an OOM that has been explained already. An
+    OOM inside somebody else's exception gets the report as a note and is re-raised as well.
 
-    Whatever fails meanwhile, `error` gets out; what asks the program to stop gets out at once.
+    Whatever fails meanwhile, the caller can re-raise `error`. KeyboardInterrupt and others that ask
+    the program to stop get out at once.
 
     Returns:
         The report that is attached to `error`, or None.
 
     Raises:
-        HbmOomError: With the frames and notes of `error`, which is its context and not shown, as
-            the compiler's text would stand there twice; but chained to it where JAX's traceback
-            filtering is off, and to what `error` itself is chained to where that is something.
+        HbmOomError: With the frames and notes of `error`. Its context is `error`, which tracebacks
+            do not show, because they would show the compiler's text twice; they show it where JAX's
+            traceback filtering is off. If `error` itself is chained to another error, HbmOomError
+            is chained to that one.
     """
     __tracebackhide__ = True  # for IPython and pytest, as JAX marks its own frames
     try:
-        carrier, report = _explained(error, failure, settings)
-    except Exception:  # no memory or no stack is left even to say so: `error` is worth more
+        carrier, report = _explained(error, failed_call, settings)
+    except Exception:  # no memory or no stack is left: `error` matters more
         return None
-    # No local may hold the exception when it is raised: its traceback holds this frame.
+    # No local may hold the exception when it is raised, as its traceback holds this frame.
     try:
         if carrier is not None:
             if _filters_nothing():
@@ -80,7 +81,7 @@ def _chain(carrier: BaseException, error: Exception) -> None:
 
 
 def _filters_nothing() -> bool:
-    """Whether JAX shows all of its own frames, as who debugs JAX asks for."""
+    """Whether JAX shows all of its own frames, which is a setting for debugging JAX."""
     return getattr(jax.config, "jax_traceback_filtering", "auto") == "off"
 
 
@@ -95,15 +96,15 @@ def _callers_frames(error: Exception) -> TracebackType | None:
 
 
 def _explained(
-    error: Exception, failure: Callable[[], FailedCall], settings: Settings
+    error: Exception, failed_call: Callable[[], FailedCall], settings: Settings
 ) -> tuple[BaseException | None, OomReport | None]:
-    """What to raise in place of `error`, None where it is itself to be raised; and the report."""
+    """What to raise in place of `error`, or None to raise `error` itself; and the report."""
     known = report_of(error)
     found = find_oom(error) if known is None else None
     if found is None:
         return None, known
     link, message = found
-    report = _report(message, failure, settings)
+    report = _report(message, failed_call, settings)
     carrier = _carrier(error, link, message, report, settings.top)
     _tell(report, carrier, settings)
     return (None if carrier is error else carrier), report
@@ -122,34 +123,25 @@ def _carrier(
         carrier.add_note(ReportNote(report, top))
         return carrier
     except Exception as failed:
-        _log.debug("the report could not be attached", exc_info=failed)
+        _log.debug("could not attach the report", exc_info=failed)
         return error
 
 
 def _report(
-    message: OomMessage, failure: Callable[[], FailedCall], settings: Settings
+    message: OomMessage, failed_call: Callable[[], FailedCall], settings: Settings
 ) -> OomReport:
     try:
-        _check_host_memory()
+        check_host_memory()
         from hbmwatch._explain.build import build_report
 
-        return build_report(message, failure(), settings)
+        return build_report(message, failed_call(), settings)
     except Exception as failed:
-        _log.debug("the report could not be made", exc_info=failed)
+        _log.debug("could not build the report", exc_info=failed)
         return bare_report(message, failed)
 
 
-def _check_host_memory() -> None:
-    """Raise MemoryError where the host's memory is nearly gone: XLA's code would abort there."""
-    try:
-        mmap.mmap(-1, _ROOM_BYTES).close()
-    except OSError as error:
-        room = _ROOM_BYTES // 2**20
-        raise MemoryError(f"the host has less than {room} MiB of memory left for it") from error
-
-
 def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None:
-    """Call on_oom; the OOM gets out whatever that raises, unless it asks the program to stop."""
+    """Call on_oom; the OOM gets out if that fails, unless it asks the program to stop."""
     if settings.on_oom is None:
         return
     try:

@@ -148,27 +148,27 @@ def _verdict(compiled: Compiled, target: Target, limit_bytes: int | None) -> boo
 def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None) -> OomReport:
     """Peak, breakdown and findings; what cannot be had is a sentence in `missing`."""
     missing = Problems()
-    attempt = missing.attempt
+    attempt = missing.try_or_default
     message = compiled.message or OomMessage("")
     program, summary = compiled.program, compiled.summary
-    call = attempt("the call's shapes", None, call_info, lowered)
+    call = attempt("argument shapes", None, call_info, lowered)
     count = call.device_count if call is not None and call.device_count else 1
     report = OomReport(
         message=message,
         summary=summary,
         device=DeviceMemory(target.device_kind, count, limit_bytes=limit),
         breakdown={
-            **attempt("the breakdown", {}, breakdown, program, summary, message),
+            **attempt("breakdown", {}, breakdown, program, summary, message),
             **({} if limit is None else {"limit": limit}),
         },
         function=_name(lowered),
-        versions=attempt("the versions", {}, versions),
+        versions=attempt("versions", {}, versions),
     )
     if program is None or summary is None:
         missing.append(compiled.error or "XLA left no dump of the program")
-        findings = attempt("the findings", (), vmem.find, message)
+        findings = attempt("findings", (), vmem.find, message)
         return _ended(report, findings, missing)
-    missing += attempt("the reader's caveats", (), caveats, summary)
+    missing += attempt("element types", (), caveats, summary)
     report = add_findings(report, summary, program, call, missing)
     return _ended(report, report.findings, missing)
 

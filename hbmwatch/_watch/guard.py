@@ -22,7 +22,7 @@ _log = logging.getLogger("hbmwatch")
 
 _REMEMBERED_COMPILES = 8
 
-# Changes with every compile of this process. A global of this module is the fastest to read.
+# Another number after every compile of this process. A global is the fastest to read.
 _compiles: float = 0
 
 
@@ -54,51 +54,50 @@ class CompileHistory:
         del self.shapes[:-_REMEMBERED_COMPILES]
 
 
-def guarded(target: Any, failure: Callable[..., FailedCall], settings: Settings) -> Any:
+def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Settings) -> Any:
     """`target` as a closure that explains its OOMs; a class with __call__ costs twice as much.
 
     Args:
         target: What is called.
-        failure: What is known of a failed call, from its args, its kwargs, the outputs that it
-            gave before it failed, and its compiles.
+        failed_call: Describes a call that failed, from its args, its kwargs, the outputs that it
+            gave before it failed, and the CompileHistory.
         settings: What watch_hbm was asked for.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
     history = CompileHistory()
-    settle = _SETTLE[settings.sync]
-    unsettled = True
-    # Bound here, for at the interpreter's end the names of a module are None.
+    wait_for_outputs = _WAITS[settings.sync]
+    must_wait = True
+    # Bound here, because at the end of the interpreter the names of a module are None.
     explain, partial = raise_explained, functools.partial
     compiled_since = compiles.compiled_since
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        nonlocal call, unsettled
+        nonlocal call, must_wait
         before, out = _compiles, None
         try:
             # Unpacking empty keywords would take a third of what all of this takes.
             out = call(*args, **kwargs) if kwargs else call(*args)
-            if unsettled or before != _compiles:
+            if must_wait or before != _compiles:
                 compiled = before != _compiles and compiled_since(before)
-                if unsettled or compiled:
-                    unsettled = settle(out, args, kwargs)
+                if must_wait or compiled:
+                    must_wait = wait_for_outputs(out, args, kwargs)
                     call = direct_call(call) or call
                 if compiled:
                     history.add(target, args, kwargs)
             return out
         except Exception as error:
-            unsettled = True
+            must_wait = True
             if before != _compiles and compiled_since(before):
                 history.seconds = compiles.compile_seconds()
             # A lambda here would make cells of args and kwargs, on every call.
-            known = partial(failure, args, kwargs, out, history)
-            explain(error, known, settings)
+            explain(error, partial(failed_call, args, kwargs, out, history), settings)
             raise
 
     return watched
 
 
 def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
-    """The call in a profiler trace, waited for in there, so that the trace holds all of it."""
+    """The call in a profiler trace that includes the wait for its outputs, so that all is in it."""
     from hbmwatch._jax.profiler import traced
     from hbmwatch._profiles.runs import drop_old_runs, new_run
 
@@ -107,7 +106,7 @@ def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[...
         try:
             with traced(run):
                 out = target(*args, **kwargs)
-                _settle_compile(out, args, kwargs)
+                _wait_once(out, args, kwargs)
                 return out
         finally:
             if settings.logdir is None:
@@ -116,13 +115,13 @@ def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[...
     return traced_call
 
 
-def _settle_compile(out: Any, args: Any, kwargs: Any) -> bool:
-    """Wait for the outputs; of a step that returns none, as with nnx, for what it updated.
+def _wait_once(out: Any, args: Any, kwargs: Any) -> bool:
+    """Wait for the outputs; for a step without outputs, as with nnx, wait for what it updated.
 
-    Only an OOM gets out of here: anything else that waiting raises, the bare call would not.
+    Only an OOM gets out of here: anything else that waiting raises, the bare call would not raise.
 
     Returns:
-        Whether the next call has to be waited for too, because this one was only being traced.
+        Whether the next call must wait too, because this one was only traced.
     """
     try:
         leaves = jax.tree_util.tree_leaves(out) or jax.tree_util.tree_leaves((args, kwargs))
@@ -133,25 +132,25 @@ def _settle_compile(out: Any, args: Any, kwargs: Any) -> bool:
     except Exception as error:
         if _may_be_oom(error):
             raise
-        _log.debug("the outputs cannot be waited for", exc_info=error)
+        _log.debug("could not wait for the outputs", exc_info=error)
     return False
 
 
 def _may_be_oom(error: Exception) -> bool:
-    """Whether it is an OOM, or there is no memory left even to tell."""
+    """Whether it is an OOM, or there is not even enough memory left to find out."""
     try:
         return find_oom(error) is not None
     except Exception:
         return True
 
 
-def _settle_always(out: Any, args: Any, kwargs: Any) -> bool:
-    _settle_compile(out, args, kwargs)
+def _wait_always(out: Any, args: Any, kwargs: Any) -> bool:
+    _wait_once(out, args, kwargs)
     return True
 
 
-def _settle_never(out: Any, args: Any, kwargs: Any) -> bool:
+def _wait_never(out: Any, args: Any, kwargs: Any) -> bool:
     return False
 
 
-_SETTLE = {"compile": _settle_compile, "always": _settle_always, "never": _settle_never}
+_WAITS = {"compile": _wait_once, "always": _wait_always, "never": _wait_never}

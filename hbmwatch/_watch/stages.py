@@ -11,11 +11,15 @@ from typing import Any
 
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
-from hbmwatch._watch.guard import CompileHistory, guarded
+from hbmwatch._watch.guard import CompileHistory, wrap_call
 
 
 class Stage:
-    """A stage of ahead-of-time compilation that passes for the one that it stands for."""
+    """A stage of ahead-of-time compilation that stands in for JAX's own object.
+
+    These few methods are all that a stage needs, so they do not justify a dependency on
+    wrapt.ObjectProxy.
+    """
 
     __slots__ = ("_known", "_settings", "_stage")
 
@@ -41,17 +45,26 @@ class Stage:
 
 
 class Traced(Stage):
+    """A watched jax.stages.Traced."""
+
     __slots__ = ()
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lower the traced function, as jax.stages.Traced.lower does; the result is watched."""
         return Lowered(self._stage.lower(*args, **kwargs), self._known, self._settings)
 
 
 class Lowered(Stage):
+    """A watched jax.stages.Lowered."""
+
     __slots__ = ()
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
-        """The compiled program, watched; the compiler's OOM as HbmOomError."""
+        """Compile the program, as jax.stages.Lowered.compile does; the result is watched.
+
+        Raises:
+            HbmOomError: The compiler says that the program does not fit on the device.
+        """
         start = time.perf_counter()
         options = args[0] if args else kwargs.get("compiler_options")
         known = replace(self._known, lower=lambda: self._stage, compiler_options=options or {})
@@ -67,28 +80,31 @@ class Lowered(Stage):
 
 
 class Compiled(Stage):
+    """A watched jax.stages.Compiled; calling it runs the program."""
+
     # As a slot, __call__ is each object's own closure: no method of ours stands before it.
     __slots__ = ("__call__",)
 
     def __init__(self, stage: Any, known: FailedCall, settings: Settings) -> None:
         super().__init__(stage, known, settings)
 
-        def failure(
+        def failed_call(
             args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any, history: CompileHistory
         ) -> FailedCall:
             return replace(known, args=args, kwargs=kwargs, outputs=outputs)
 
-        self.__call__ = guarded(stage, failure, settings)
+        self.__call__ = wrap_call(stage, failed_call, settings)
 
     @property
     def __signature__(self) -> inspect.Signature:
+        """The signature of the function, for inspect."""
         return inspect.signature(self._stage)
 
 
 def watched_stage(
     stage: Callable[..., Any], proxy: type[Stage], known: FailedCall, settings: Settings
 ) -> Callable[..., Any]:
-    """`stage`, the `lower` or `trace` of a jitted function, so that it gives a watched stage."""
+    """The `lower` or `trace` of a jitted function, so that it returns a watched stage."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return proxy(stage(*args, **kwargs), known, settings)

@@ -41,7 +41,7 @@ def test_a_logdir_that_cannot_be_written(logdir: str, tmp_path: Path) -> None:
     assert made.summary is not None and made.summary.peak_bytes == PEAK
     assert made.logdir is None
     (sentence,) = made.missing
-    assert sentence.startswith("the profile: ")
+    assert sentence.startswith("profile: ")
     assert "xprof --logdir" not in str(made)
 
 
@@ -58,7 +58,7 @@ def test_a_program_that_is_gone(tmp_path: Path) -> None:
 
     assert made.summary is None
     (sentence,) = made.missing
-    assert sentence.startswith("the memory peak: the failing program is not in the profile")
+    assert sentence.startswith("memory peak: the failing program is not in the profile")
 
 
 def collects(monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]) -> None:
@@ -88,7 +88,7 @@ def test_a_damaged_profile(
     assert dumped.summary is not None and dumped.summary.peak_bytes == PEAK
     assert dumped.missing == ()
     assert none.summary is None
-    assert [sentence.partition(":")[0] for sentence in none.missing] == ["the memory peak"]
+    assert [sentence.partition(":")[0] for sentence in none.missing] == ["memory peak"]
 
 
 def test_no_profiler_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_program_that_takes_long_to_compile_is_not_compiled_again(
     made = report(tmp_path, watch_hbm(lambda x: fill(x) + 3, logdir=tmp_path))
 
     assert made.summary is None
-    assert "compiling it once more was not tried: that takes" in made.missing[0]
+    assert "did not recompile to recover the program: it takes about" in made.missing[0]
 
 
 def unknown_event(xspace: bytes) -> bytes:
@@ -144,15 +144,16 @@ def test_a_program_that_no_reader_reads(
     (tmp_path / "lib" / "xprof").mkdir(parents=True)
     (tmp_path / "lib" / "xprof" / "__init__.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path / "lib")
-    monkeypatch.setattr(build, "_SECOND_READER_SECONDS", 2.0)
+    if xprof == "hanging":  # the others answer, but may take long to start on a busy machine
+        monkeypatch.setattr(build, "_SECOND_READER_SECONDS", 2.0)
     collects(monkeypatch, unknown_event)
 
     made = report(tmp_path)
 
     assert made.summary is None
     own, second = made.missing
-    assert own.startswith("the memory peak: ") and "event of kind 7" in own
-    assert second.startswith("the memory peak by XProf: ") and said in second
+    assert own.startswith("memory peak: ") and "event of kind 7" in own
+    assert second.startswith("memory peak by XProf: ") and said in second
     assert capfd.readouterr().err == ""
 
 
@@ -174,7 +175,7 @@ def test_a_dumped_program_that_our_reader_refuses_is_read_by_xprof(
     made = report(tmp_path)
 
     assert made.summary is not None and made.summary.peak_bytes == PEAK
-    assert made.missing == ("the memory peak: refused",)
+    assert made.missing == ("memory peak: refused",)
 
 
 def test_nothing_is_printed_beyond_what_the_bare_call_prints(tmp_path: Path) -> None:

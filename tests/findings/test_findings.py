@@ -574,7 +574,7 @@ def test_a_kind_of_finding_that_fails_costs_no_other(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rank, "FINDERS", (fail, fail, *FINDERS))
     missing = Problems()
     report = add_findings(OomReport(message), summary, program, call, missing)
-    assert (report.findings, missing) == (findings, ["the findings: RuntimeError: no luck"])
+    assert (report.findings, missing) == (findings, ["findings: RuntimeError: no luck"])
 
 
 def test_small_buffers_are_no_padding() -> None:

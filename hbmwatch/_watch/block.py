@@ -1,0 +1,80 @@
+"""The `with` form, which is also the decorator with arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from hbmwatch._explain.failure import FailedCall, Settings
+from hbmwatch._explain.raising import raise_explained
+from hbmwatch._watch.step import watch_function
+from hbmwatch._watch.switch import is_disabled
+from hbmwatch._watch.types import P, R, Watched
+
+if TYPE_CHECKING:
+    from hbmwatch._report.report import OomReport
+
+
+class WatchContext:
+    """What watch_hbm returns without a function: a decorator and a context manager.
+
+    Attributes:
+        report: The last report of a `with` block; None as long as nothing has run out of memory in
+            one.
+    """
+
+    def __init__(self, settings: Settings, jit: bool, jit_kwargs: Mapping[str, Any]) -> None:
+        self.report: OomReport | None = None
+        self._disabled = False
+        self._settings = settings
+        self._jit = jit
+        self._jit_kwargs = jit_kwargs
+
+    def __call__(self, fun: Callable[P, R], /) -> Watched[P, R]:
+        """Watch a function."""
+        watched: Watched[P, R] = watch_function(fun, self._settings, self._jit, self._jit_kwargs)
+        return watched
+
+    def __enter__(self) -> WatchContext:
+        """Watch a block of code.
+
+        Raises:
+            TypeError: The watch has arguments that only a decorated function can use.
+        """
+        if unusable := self._unusable():
+            raise TypeError(
+                f"a `with` block cannot use {', '.join(unusable)}: "
+                "these apply to a function that watch_hbm decorates"
+            )
+        self._disabled = is_disabled()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Explain an error of the block that is a device-memory OOM."""
+        if not isinstance(error, Exception) or self._disabled:
+            return
+        settings = replace(self._settings, on_oom=self._remember)
+        report = raise_explained(error, FailedCall, settings)
+        self.report = self.report if report is None else report
+
+    def _unusable(self) -> list[str]:
+        """The arguments that have no effect on a block, as it has no call to jit or to trace."""
+        names = sorted(self._jit_kwargs)
+        if self._settings.capture == "always":
+            names.append("capture='always'")
+        if self._settings.sync != "compile":
+            names.append(f"sync={self._settings.sync!r}")
+        return names if self._jit else [*names, "jit=False"]
+
+    def _remember(self, report: OomReport) -> None:
+        """Keep the report before HbmOomError is raised, and pass it on."""
+        self.report = report
+        if self._settings.on_oom is not None:
+            self._settings.on_oom(report)

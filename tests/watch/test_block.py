@@ -1,0 +1,96 @@
+"""The `with` form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch import HbmOomError, watch_hbm
+from tests.live import PETABYTE, SIDE, SMALL, fill
+
+
+def test_a_block_explains_what_fails_where_the_user_waits(tmp_path: Path) -> None:
+    """An OOM at block_until_ready inside a `with` block has the peak of the program that failed."""
+    step = jax.jit(lambda x: fill(x) @ jnp.ones(SIDE))
+
+    with pytest.raises(HbmOomError) as caught, watch_hbm(tmp_path) as watch:
+        jax.block_until_ready(step(SMALL))
+
+    assert watch.report is caught.value.report
+    assert watch.report.function == ""
+    assert caught.value.summary is not None
+    assert caught.value.summary.module.rstrip("_") == "jit__lambda"
+    assert caught.value.summary.peak_bytes >= PETABYTE
+
+
+def test_a_block_that_succeeds_has_no_report() -> None:
+    """A `with` block in which nothing fails leaves `report` None."""
+    with watch_hbm() as watch:
+        jax.jit(jnp.sin)(SMALL)
+
+    assert watch.report is None
+
+
+def test_a_context_keeps_its_last_report(tmp_path: Path) -> None:
+    """An unrelated error in a later block leaves the report of the earlier one."""
+    watch = watch_hbm(tmp_path)
+    with pytest.raises(HbmOomError), watch:
+        jax.block_until_ready(jax.jit(fill)(SMALL))
+    report = watch.report
+    with pytest.raises(KeyError), watch:
+        raise KeyError
+
+    assert report is not None
+    assert watch.report is report
+
+
+def test_a_switch_that_becomes_wrong_inside_a_block_is_not_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The switch is read where the block begins, and nothing replaces the user's error."""
+    with pytest.raises(ZeroDivisionError), watch_hbm():
+        monkeypatch.setenv("HBMWATCH_DISABLE", "maybe")
+        raise ZeroDivisionError
+
+    with pytest.raises(ValueError, match="'maybe'"), watch_hbm():
+        raise ZeroDivisionError
+
+
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "donate_argnums": {"donate_argnums": 0},
+    "capture='always'": {"capture": "always"},
+    "sync='always'": {"sync": "always"},
+    "sync='never'": {"sync": "never"},
+    "jit=False": {"jit": False},
+    "keep_unused, capture='always', sync='always', jit=False": {
+        "keep_unused": True,
+        "capture": "always",
+        "sync": "always",
+        "jit": False,
+    },
+}
+
+
+@pytest.mark.parametrize("names", UNUSABLE)
+def test_what_a_block_cannot_use_is_an_error(names: str, tmp_path: Path) -> None:
+    """Arguments that apply to a decorated function alone are refused where the block begins."""
+    with pytest.raises(TypeError) as caught, watch_hbm(tmp_path, **UNUSABLE[names]):
+        pass
+
+    assert str(caught.value) == (
+        f"a `with` block cannot use {names}: these apply to a function that watch_hbm decorates"
+    )
+
+
+def test_a_block_can_report_from_the_message_alone(tmp_path: Path) -> None:
+    """capture="never" and top apply to a block as well."""
+    with pytest.raises(HbmOomError) as caught, watch_hbm(tmp_path, capture="never", top=3):
+        jax.block_until_ready(jax.jit(fill)(SMALL))
+
+    assert caught.value.summary is None
+    assert caught.value.message.requested_bytes == PETABYTE
+    assert list(tmp_path.iterdir()) == []

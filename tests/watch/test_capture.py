@@ -1,0 +1,124 @@
+"""When a profile is taken, and where it is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from hbmwatch import HbmOomError, watch_hbm
+from tests.live import PETABYTE, SMALL, fails, fill
+
+
+def test_a_successful_run_writes_no_file_and_starts_no_process(tmp_path: Path) -> None:
+    """Without a failure nothing is made, not even the folder for profiles."""
+    code = (
+        "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "import jax.numpy as jnp; from hbmwatch import watch_hbm\n"
+        "sys.addaudithook(lambda name, args: print(name) if name in "
+        "('subprocess.Popen', 'os.fork', 'os.posix_spawn', 'os.mkdir') else None)\n"
+        "with watch_hbm():\n"
+        "    print(watch_hbm(lambda x: x + 1)(jnp.ones(2)).tolist())\n"
+        "print(sorted({'xprof', 'google.protobuf'} & sys.modules.keys()))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout == "[2.0, 2.0]\n[]\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_capture_never_reports_from_the_message_alone(tmp_path: Path) -> None:
+    """With capture="never" no profile is taken or kept."""
+    with pytest.raises(HbmOomError) as caught:
+        watch_hbm(fill, logdir=tmp_path, capture="never")(SMALL)
+
+    assert caught.value.summary is None
+    assert caught.value.message.requested_bytes == PETABYTE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_capture_always_keeps_a_timeline_of_each_call(tmp_path: Path) -> None:
+    """Each call leaves a run of its own, two in one second too, and returns what it should."""
+    step = watch_hbm(lambda x: x + 1, logdir=tmp_path, capture="always")
+
+    results = [step(SMALL).tolist() for _ in range(2)]
+
+    runs = list((tmp_path / "plugins" / "profile").iterdir())
+    assert results == [[2.0] * 8] * 2
+    assert [len(list(run.glob("*.xplane.pb"))) for run in runs] == [1, 1]
+
+
+def test_capture_always_never_costs_the_step(tmp_path: Path) -> None:
+    """Where the trace cannot start or be kept, the step still runs, and the profiler works."""
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    step = watch_hbm(lambda x: x + 1, logdir=in_the_way / "logs", capture="always")
+    assert step(SMALL).tolist() == [2.0] * 8
+
+    with jax.profiler.trace(str(tmp_path / "users")):
+        assert step(SMALL).tolist() == [2.0] * 8
+    assert len(list((tmp_path / "users").rglob("*.xplane.pb"))) == 1
+
+
+def test_a_profile_under_the_temporary_folder_is_kept_eight_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a logdir the last eight profiles are kept, in a folder that is this user's alone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    step = watch_hbm(fill)
+
+    logdirs = {fails(step, SMALL).report.logdir for _ in range(10)}
+
+    (logdir,) = logdirs
+    assert logdir is not None
+    assert Path(logdir).parent == tmp_path
+    assert os.stat(logdir).st_mode & 0o077 == 0
+    assert len(list(Path(logdir).glob("plugins/profile/*/*.xplane.pb"))) == 8
+
+
+def test_traces_of_each_call_under_the_temporary_folder_are_kept_eight_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """capture="always" without a logdir keeps the last eight, too."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    step = watch_hbm(lambda x: x + 1, capture="always")
+
+    for _ in range(10):
+        step(SMALL)
+
+    assert len(list(tmp_path.glob("hbmwatch-*/plugins/profile/*"))) == 8
+
+
+CACHED = """
+import sys
+import jax, jax.numpy as jnp
+from jax._src.lib import _profiler
+from hbmwatch import HbmOomError, watch_hbm
+
+jax.config.update("jax_compilation_cache_dir", sys.argv[1] + "/cache")
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+step = watch_hbm(lambda x: jnp.broadcast_to(x[0], (2**24, 2**24)) + 1, logdir=sys.argv[1])
+for _ in range(2):
+    session = _profiler.ProfilerSession()
+    try:
+        step(jnp.ones(8))
+    except HbmOomError as oom:
+        print(oom.summary and oom.summary.peak_bytes, oom.report.missing)
+    session.stop()
+"""
+
+
+def test_the_persistent_compilation_cache_does_not_hide_the_program(tmp_path: Path) -> None:
+    """With JAX's cache on and the profiler busy, the program is compiled for its dump."""
+    ran = subprocess.run(
+        [sys.executable, "-c", CACHED, tmp_path], capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout == f"{PETABYTE + 32} ()\n" * 2

@@ -1,0 +1,60 @@
+"""The stages of ahead-of-time compilation, watched."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hbmwatch import watch_hbm
+from tests.live import SMALL, fails, fill_donated
+
+
+def test_a_watched_step_has_the_stages_of_a_jitted_one() -> None:
+    """lower, trace, eval_shape and clear_cache pass for jax's own."""
+
+    def step(x: jax.Array) -> jax.Array:
+        """Adds one."""
+        return x + 1
+
+    watched = watch_hbm(step)
+    lowered = watched.lower(SMALL)
+    compiled = lowered.compile()
+
+    assert isinstance(watched, jax.stages.Wrapped)
+    assert isinstance(watched.trace(SMALL), jax.stages.Traced)
+    assert isinstance(lowered, jax.stages.Lowered)
+    assert isinstance(compiled, jax.stages.Compiled)
+    assert watched.eval_shape(SMALL) == jax.eval_shape(step, SMALL)
+    assert compiled(SMALL).tolist() == [2.0] * 8
+    assert compiled.memory_analysis() is not None
+    watched.clear_cache()
+    assert inspect.isfunction(watched)
+    assert (watched.__name__, watched.__doc__, watched.__wrapped__) == ("step", "Adds one.", step)
+    assert inspect.signature(watched) == inspect.signature(step)
+
+
+def test_stages_copy_and_have_a_signature() -> None:
+    """copy and inspect treat a watched stage as the stage that it stands for."""
+    lowered = watch_hbm(lambda x: x + 1).lower(SMALL)
+    compiled = lowered.compile()
+
+    assert isinstance(copy.copy(lowered), jax.stages.Lowered)
+    assert copy.copy(compiled)(SMALL).tolist() == [2.0] * 8
+    bare = jax.jit(lambda x: x + 1).lower(SMALL).compile()
+    assert inspect.signature(compiled) == inspect.signature(bare)
+
+
+def test_a_compiled_call_names_its_donated_arguments(watch: Callable[..., Any]) -> None:
+    """The names are the function's, as in a call of the function."""
+    state = jnp.ones((4, 4))
+    compiled = watch(fill_donated, donate_argnums=0).lower(state, SMALL).compile()
+
+    oom = fails(compiled, state, SMALL)
+
+    assert oom.report.device is not None
+    assert oom.report.device.deleted == (("state",) if state.is_deleted() else ())
