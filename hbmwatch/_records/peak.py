@@ -103,20 +103,13 @@ class PeakSummary:
         Args:
             top: How many rows it has at most; the others are one line.
         """
-        space = text.memory_space_name(self.memory_space)
         head = (
-            f"{text.clean(self.module, 60)}: {format_size(self.peak_bytes)} of {space} at the peak"
-            f"{self.point}"
+            f"Peak of {text.clean(self.module, 60)}: {format_size(self.peak_bytes)} of "
+            f"{text.memory_space_name(self.memory_space)}"
+            f"{text.program_point(self.peak_position, len(self.heap_bytes))}"
         )
         kinds = text.packed(text.by_kind(self.ops), indent=2)
         return "\n".join([head, *kinds, *text.buffer_rows(self.grouped(), top)])
-
-    @property
-    def point(self) -> str:
-        """The program point of the peak, as " (program point 12 of 37)"; "" where unknown."""
-        if self.peak_position is None:
-            return ""
-        return f" (program point {self.peak_position} of {len(self.heap_bytes)})"
 
     def __str__(self) -> str:
         return self.text()

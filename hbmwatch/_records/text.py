@@ -1,4 +1,4 @@
-"""Text that every room prints alike: foreign text made safe, columns, the rows of buffers."""
+"""Text that every room prints alike: foreign text made safe, names of buffers, tables of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WIDTH = 99
 _SPACES = {"hbm": "HBM", "vmem": "VMEM", "smem": "SMEM", "cmem": "CMEM", "host": "host memory"}
-_KINDS = {"parameter": "argument"}
+SMALL_BUFFERS = "buffers smaller than 16 KiB, combined"
 _PLURALS = {
     "parameter": "arguments",
     "output": "outputs",
@@ -28,7 +28,7 @@ _LAYOUT = re.compile(r"\{[^{}]*\}")
 
 
 def clean(text: str, width: int = WIDTH) -> str:
-    """Foreign text made harmless and short: no control, escape or bidirectional characters."""
+    """Foreign text without control and bidirectional characters, shortened in the middle."""
     cut = text if len(text) <= 2 * width else text[:width] + text[-width:]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cut)
     if len(shown) <= width:
@@ -38,17 +38,32 @@ def clean(text: str, width: int = WIDTH) -> str:
 
 
 def memory_space_name(memory_space: str) -> str:
-    """A memory space as people write it: "HBM", "host memory"."""
+    """A memory space as the XLA documentation writes it: "HBM", "host memory"."""
     return _SPACES.get(memory_space, clean(memory_space, 20))
 
 
 def unnumbered(name: str) -> str:
-    """A name with "*" for each of its numbers, so that layers have one name."""
+    """A name with "*" in place of each number, so that all layers have the same name."""
     return _NUMBER.sub("*", name)
 
 
+def without_outer_jit(name: str) -> str:
+    """An op_name without the outermost jit, which is the same for every buffer of a program."""
+    return _OUTER_JIT.sub("", name)
+
+
+def without_layout(shape: str) -> str:
+    """A shape without its layout: "f32[8,8]" of "f32[8,8]{1,0}"."""
+    return _LAYOUT.sub("", shape)
+
+
+def kind_name(kind: str) -> str:
+    """A kind of buffer as JAX calls it: XLA's parameters are arguments."""
+    return "argument" if kind == "parameter" else clean(kind, 20)
+
+
 def packed(items: Iterable[str], indent: int) -> list[str]:
-    """Items side by side, on as few lines as hold them whole."""
+    """Items side by side, on as few lines as possible without breaking one."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + 3 + len(item) <= WIDTH:
@@ -59,10 +74,10 @@ def packed(items: Iterable[str], indent: int) -> list[str]:
 
 
 def by_kind(ops: Sequence[PeakOp]) -> list[str]:
-    """What is live at the peak, by allocation type, and how much of it is padding."""
+    """Bytes at the peak by kind of buffer, most first, and the padding in them."""
     totals: dict[str, int] = {}
     for op in ops:
-        name = _PLURALS[op.kind] if op.instruction else "small buffers"
+        name = _PLURALS.get(op.kind, kind_name(op.kind)) if op.instruction else "small buffers"
         totals[name] = totals.get(name, 0) + op.size_bytes
     totals = dict(sorted(totals.items(), key=lambda item: -item[1]))
     totals["padding"] = sum(op.padding_bytes for op in ops if op.instruction)
@@ -77,9 +92,9 @@ def buffer_rows(groups: Sequence[tuple[int, PeakOp]], top: int) -> list[str]:
         (
             count,
             format_size(op.size_bytes),
-            clean(shape_text(op), 26),
-            _KINDS.get(op.kind, op.kind),
-            *made_by(op, number > 1),
+            clean(without_layout(op.shape), 26),
+            kind_name(op.kind),
+            *name_and_source(op, number > 1),
         )
         for count, (number, op) in zip(counts, shown, strict=True)
     ]
@@ -87,23 +102,29 @@ def buffer_rows(groups: Sequence[tuple[int, PeakOp]], top: int) -> list[str]:
     rest = groups[top:]
     if rest:
         size = format_size(sum(count * op.size_bytes for count, op in rest))
-        lines += [f"    and {sum(count for count, _ in rest)} more, {size} together"]
+        lines += [f"    and {sum(count for count, _ in rest)} more ({size})"]
     return lines
 
 
-def shape_text(op: PeakOp) -> str:
-    """The shape without its layout."""
-    return _LAYOUT.sub("", op.shape)
-
-
-def made_by(op: PeakOp, several: bool) -> tuple[str, str]:
-    """What made the buffer, and on which line; several arguments differ in their numbers."""
+def buffer_name(op: PeakOp, several: bool) -> str:
+    """The name of a buffer, or of several equal ones, for a row."""
     if not op.instruction:
-        return "all buffers below 16 KiB", ""
-    path = _NUMBER.sub("*", op.path) if op.path and several else op.path
-    name = path or _OUTER_JIT.sub("", op.op_name) or op.instruction
+        return SMALL_BUFFERS
+    name = without_outer_jit(op.op_name) or op.instruction
+    return unnumbered(name) if several else name
+
+
+def name_and_source(op: PeakOp, several: bool) -> tuple[str, str]:
+    """The name of a buffer with its padding, and its source line, both shortened."""
+    if not op.instruction:
+        return SMALL_BUFFERS, ""
     padded = f" [{op.expansion:.1f}x padded]" if op.expansion >= 1.2 else ""
-    return clean(name, 34 - len(padded)) + padded, clean(op.source, 24)
+    return clean(buffer_name(op, several), 34 - len(padded)) + padded, clean(op.source, 24)
+
+
+def program_point(position: int | None, points: int) -> str:
+    """A program point as " (program point 12 of 37)"; "" where it is unknown."""
+    return "" if position is None else f" (program point {position} of {points})"
 
 
 def columns(
@@ -113,9 +134,9 @@ def columns(
 
     Args:
         cells: The rows, of equal length.
-        right: The columns that end flush.
-        elastic: The column that is cut where a row would be too long.
-        most: How long a row may be.
+        right: The indices of the right-aligned columns.
+        elastic: The index of the column that is shortened if a row is too long.
+        most: The maximum length of a row.
     """
     if not cells:
         return []

@@ -1,7 +1,7 @@
-"""What changed from one memory peak to another: by the code that made the buffers.
+"""What changed from one memory peak to another, by the code that created the buffers.
 
-Instructions are renamed and renumbered by every compile, so buffers are the same when what made
-them is: the kind, the op_name but for its numbers, and the line.
+Every compile renames and renumbers instructions. Buffers of two programs therefore correspond if
+they have the same kind, the same op_name apart from its numbers, and the same source line.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hbmwatch._records.sizes import format_size
-from hbmwatch._records.text import clean
+from hbmwatch._records.text import (
+    SMALL_BUFFERS,
+    clean,
+    kind_name,
+    unnumbered,
+    without_layout,
+    without_outer_jit,
+)
 from hbmwatch._report.json import SCHEMA, plain
 
 if TYPE_CHECKING:
     from hbmwatch._records.peak import PeakSummary
     from hbmwatch._records.peak_op import PeakOp
 
-_NUMBER = re.compile(r"\d+")
-_OUTER_JIT = re.compile(r"^jit\([^()/]*\)/(?:jit\(main\)/)?")
-_LAYOUT = re.compile(r"\{[^{}]*\}")
 _RENAMED = re.compile(r"(?:\.(?:\d+|clone|remat\d*))+(?=$|\{)")
 _TOTALS = {
     "arguments": "parameter_bytes",
-    "of them reused by outputs": "aliased_bytes",
+    "aliased with outputs": "aliased_bytes",
     "outputs": "output_bytes",
     "temporaries": "temporary_bytes",
 }
@@ -50,13 +54,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Buffers of one origin that take other bytes, or have another shape, than before.
+    """Buffers of one origin whose bytes or shape changed.
 
     Attributes:
         kind: "parameter", "output", "temporary", "constant", "thread-local", or "" for the small
             buffers of all kinds.
-        name: The op_name without the outermost jit, or the argument's path; numbers are "*".
-        source: The line that made them ("train.py:88"), of the second program.
+        name: The op_name without the outermost jit, or the argument's path; "*" stands for numbers.
+        source: The source line that created them ("train.py:88"), of the second program.
         before: The buffers of the first program; count 0 where they are new.
         after: The buffers of the second program; count 0 where they are gone.
     """
@@ -69,16 +73,16 @@ class Change:
 
     @property
     def delta_bytes(self) -> int:
-        """By how much they grew."""
+        """By how much they grew; negative if they shrank."""
         return self.after.size_bytes - self.before.size_bytes
 
 
 def changes(before: PeakSummary, after: PeakSummary) -> tuple[Change, ...]:
-    """The buffers at the peak that differ, those that changed most first.
+    """The buffers at the peak that differ, the largest changes first.
 
-    Where one origin of each program is left over, two more are the same: the same op_name on
-    another line of the file (the file was edited), and equal buffers of the same line under
-    another op_name (jax.checkpoint adds to it, and buffers that it leaves alone have not changed).
+    Two more rules match origins that only one of the programs has, if the match is unique: the same
+    op_name on another line of the same file (the file was edited), and equal buffers of the same
+    line with another op_name (jax.checkpoint renames buffers that it leaves unchanged).
     """
     old, new = _groups(before.ops), _groups(after.ops)
     for place in (_on_another_line, _of_another_name):
@@ -105,15 +109,15 @@ def _groups(ops: Iterable[PeakOp]) -> dict[_Key, Group]:
 def _group(ops: Sequence[PeakOp]) -> Group:
     largest = max(ops, key=lambda op: op.size_bytes)
     total = sum(op.size_bytes for op in ops)
-    return Group(len(ops), total, largest.size_bytes, _LAYOUT.sub("", largest.shape))
+    return Group(len(ops), total, largest.size_bytes, without_layout(largest.shape))
 
 
 def _name(op: PeakOp) -> str:
-    """What made a buffer, in words that a new compile does not change."""
+    """The name of a buffer without the parts that a new compile changes."""
     if not op.instruction:
-        return "all buffers below 16 KiB"
+        return SMALL_BUFFERS
     if op.op_name:
-        return _NUMBER.sub("*", _OUTER_JIT.sub("", op.op_name))
+        return unnumbered(without_outer_jit(op.op_name))
     return _RENAMED.sub("", op.instruction)
 
 
@@ -132,7 +136,7 @@ def _pairs(
     old: Mapping[_Key, Group],
     new: Mapping[_Key, Group],
 ) -> dict[_Key, _Key]:
-    """Origins that are in one program alone, and the only ones of each in the same place."""
+    """Origins that only one program has, matched if each program has exactly one in a place."""
     places: dict[tuple[object, ...], tuple[list[_Key], list[_Key]]] = {}
     for side, groups, others in ((0, old, new), (1, new, old)):
         for key, group in groups.items():
@@ -142,32 +146,32 @@ def _pairs(
     return {gone[0]: come[0] for gone, come in alone}
 
 
-# --- how it reads ---------------------------------------------------------------------------------
+# --- as text and JSON -----------------------------------------------------------------------------
 
 
 def diff_text(before: PeakSummary, after: PeakSummary, top: int) -> str:
-    """What changed, as a table.
+    """The changes as a table.
 
     Args:
         before: The first peak.
         after: The second one.
-        top: How many changes are shown.
+        top: The number of changes to show.
     """
     module = after.module if after.module == before.module else f"{before.module}, {after.module}"
     grown = _signed(after.peak_bytes - before.peak_bytes)
     head = (
-        f"{clean(module, 60)}: {format_size(before.peak_bytes)} -> "
-        f"{format_size(after.peak_bytes)} at the peak, {grown}"
+        f"Peak of {clean(module, 60)}: {format_size(before.peak_bytes)} -> "
+        f"{format_size(after.peak_bytes)} ({grown})"
     )
     found = changes(before, after)
     if not found:
-        return f"{head}\n  the same buffers at the peak"
+        return f"{head}\n  no changes"
     rows = [_row(change) for change in found[:top]]
-    lines = [head, *_totals(before, after), "  what changed at the peak", *_table(rows)]
+    lines = [head, *_totals(before, after), "  Changes at the peak", *_table(rows)]
     rest = found[top:]
     if rest:
-        together = _signed(sum(change.delta_bytes for change in rest))
-        lines.append(f"    and {len(rest)} more, {together} together")
+        size = _signed(sum(change.delta_bytes for change in rest))
+        lines.append(f"    and {len(rest)} more ({size})")
     return "\n".join(lines)
 
 
@@ -176,22 +180,21 @@ def _signed(size_bytes: int) -> str:
 
 
 def _totals(before: PeakSummary, after: PeakSummary) -> list[str]:
-    """The sums that are not what they were."""
+    """The totals that changed."""
     lines = []
     for name, field in _TOTALS.items():
         old, new = getattr(before, field), getattr(after, field)
         if old != new:
             sizes = f"{format_size(old)} -> {format_size(new)}"
-            lines.append(f"  {name}: {sizes}, {_signed(new - old)}")
+            lines.append(f"  {name}: {sizes} ({_signed(new - old)})")
     return lines
 
 
 def _row(change: Change) -> tuple[str, ...]:
-    kind = {"parameter": "argument"}.get(change.kind, change.kind)
     return (
         _signed(change.delta_bytes),
         f"{_count(change.before)} -> {_count(change.after)}",
-        kind,
+        kind_name(change.kind),
         clean(change.name, 34),
         clean(change.source, 24),
         clean(_shapes(change), 46),
@@ -215,7 +218,7 @@ def _shapes(change: Change) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Two lines for each change: what it comes to, and from what to what."""
+    """Two lines for each change: by how much, then the buffers before and after."""
     width = max(len(row[0]) for row in rows)
     kinds = max(len(row[2]) for row in rows)
     lines = []
@@ -226,7 +229,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def diff_dict(before: PeakSummary, after: PeakSummary) -> dict[str, Any]:
-    """What changed, as JSON-able values under the same schema version as a report."""
+    """The changes as JSON-able values, with the schema version of reports."""
     return {
         "schema": SCHEMA,
         "before": _side(before),

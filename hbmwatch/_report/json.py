@@ -1,46 +1,55 @@
-"""Reports as JSON-able values, and back; and the fingerprint that groups them."""
+"""Reports as JSON-able values and back, and the fingerprint that groups reports."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from hbmwatch._records import message as message_records
+from hbmwatch._records import peak as peak_records
+from hbmwatch._records import peak_op as peak_op_records
+from hbmwatch._records import report as report_records
 
 if TYPE_CHECKING:
     from hbmwatch._records.report import ReportData
 
-
 T = TypeVar("T")
+_Read = Callable[[Any, str], Any]
 
 SCHEMA = 1
 
-# By the first word of a field's annotation; the others are str and names of Literals of texts.
-_KINDS: Mapping[str, type[Any]] = {"Mapping": Mapping, "int": int, "npt": list, "tuple": list}
-_ITEMS: Mapping[str, type[Any]] = {
-    "tuple[str, ...]": str,
-    "tuple[int, ...]": int,
-    "npt.NDArray[np.int64]": int,
-    "Mapping[str, int]": int,
-    "Mapping[str, str]": str,
-    "Mapping[str, Mapping[str, int]]": Mapping,
+# Public classes name "hbmwatch" as their module, so annotations are looked up where they are
+# written. The one array of a report is read as a list of ints: numpy is slow to load.
+_NAMES: dict[str, Any] = {
+    **vars(message_records),
+    **vars(peak_op_records),
+    **vars(peak_records),
+    **vars(report_records),
+    "npt": types.SimpleNamespace(NDArray=list),
+    "np": types.SimpleNamespace(int64=int),
 }
-# A message's text may hold 40 digits and a unit; far beyond that no size can be shown.
-_NO_SIZE = 10**64
-_NAME = re.compile(r"\w+")
+_KINDS = {int: "an int", str: "a string", list: "a list", tuple: "a list", Mapping: "a mapping"}
+# The text of a message may hold numbers of 40 digits and a unit. No size is far beyond that.
+_SIZE_LIMIT = 10**64
 _JIT_PREFIX = re.compile(r"^(?:jit|pmap|pjit|xmap)_+")
-_OTHER = re.compile(r"[^A-Za-z0-9]+|\d+")
+_GENERATED_SUFFIX = re.compile(r"(?:[._]\d+|\(\d+\))+$")
+_SEPARATORS = re.compile(r"[\W_]+")
 
 
 def report_dict(report: ReportData) -> dict[str, Any]:
-    """The report as JSON-able values, under a schema version."""
+    """The report as JSON-able values, with a schema version."""
     fields: dict[str, Any] = plain(report)
     return {"schema": SCHEMA, **fields}
 
 
 def plain(value: Any) -> Any:
-    """A record, or what is in one, as dicts, lists, texts and numbers."""
+    """A record and everything in it as dicts, lists, strings and numbers."""
     if dataclasses.is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -50,86 +59,100 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def rebuild_report(record: type[T], values: Any, records: Iterable[type[Any]]) -> T:
-    """The record that report_dict made values of.
+def rebuild_report(record: Callable[..., T], values: Any) -> T:
+    """The record that report_dict turned into values.
 
-    A field that this version does not know is passed over: a schema version may get more of them.
+    Fields that this version does not know are ignored: a schema version may gain fields.
 
     Args:
         record: The class of the report.
-        values: What to_dict() gave, or the same after a round trip through JSON.
-        records: The classes of the records that it holds.
+        values: What to_dict() returned, or the same after a round trip through JSON.
 
     Raises:
-        ValueError: Another schema version, or values that are no report.
+        ValueError: Another schema version, or values that are not a report.
     """
     schema = values.get("schema") if isinstance(values, Mapping) else None
     if schema != SCHEMA:
-        raise ValueError(f'no report of schema {SCHEMA}: "schema" is {_short(schema)}')
-    return _rebuild(record, values, {r.__name__: r for r in records}, "report")
+        raise ValueError(
+            f'not a report with schema version {SCHEMA} ("schema" is {_short(schema)})'
+        )
+    rebuilt: T = _reader(record)(values, "report")
+    return rebuilt
 
 
-def _rebuild(record: type[T], values: Any, records: Mapping[str, type[Any]], where: str) -> T:
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{where} is {_short(values)}, not a mapping")
-    restored = {
-        field.name: _restored(field, values[field.name], records, f"{where}.{field.name}")
-        for field in dataclasses.fields(record)  # type: ignore[arg-type]  # T is a record
-        if field.name in values
+@functools.cache
+def _reader(hint: Any) -> _Read:
+    """The function that checks a value against a type hint and restores it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _record_reader(hint)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = (_reader(each) for each in arguments if each is not type(None))
+        return lambda value, where: None if value is None else inner(value, where)
+    if origin is Literal:
+        return functools.partial(_literal, arguments)
+    if origin is tuple:
+        return functools.partial(_tuple, _reader(arguments[0]))
+    if origin is Mapping:
+        return functools.partial(_mapping, _reader(arguments[1]))
+    return _array if origin is list else functools.partial(_checked, hint)
+
+
+def _record_reader(record: Any) -> _Read:
+    """The function that restores a record from a mapping."""
+    hints = typing.get_type_hints(record, _NAMES)
+    fields = dataclasses.fields(record)
+    readers = {field.name: _reader(hints[field.name]) for field in fields}
+    needed = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
+
+    def read(value: Any, where: str) -> Any:
+        given = _checked(Mapping, value, where)
+        if absent := needed - given.keys():
+            raise ValueError(f"{where} is incomplete: it has no {', '.join(sorted(absent))}")
+        known = readers.keys() & given.keys()
+        return record(**{name: readers[name](given[name], f"{where}.{name}") for name in known})
+
+    return read
+
+
+def _literal(known: tuple[str, ...], value: Any, where: str) -> Any:
+    if value not in known:
+        raise ValueError(f"{where} is {_short(value)}, not one of {', '.join(map(repr, known))}")
+    return value
+
+
+def _tuple(read: _Read, value: Any, where: str) -> tuple[Any, ...]:
+    items = enumerate(_checked(list, value, where))
+    return tuple(read(item, f"{where}[{n}]") for n, item in items)
+
+
+def _mapping(read: _Read, value: Any, where: str) -> dict[str, Any]:
+    items = _checked(Mapping, value, where).items()
+    return {
+        _checked(str, key, f"a key of {where}"): read(item, f"{where}[{key!r}]")
+        for key, item in items
     }
-    try:
-        return record(**restored)
-    except TypeError as error:
-        raise ValueError(f"{where} is incomplete: {error}") from error
 
 
-def _restored(
-    field: dataclasses.Field[Any], value: Any, records: Mapping[str, type[Any]], where: str
-) -> Any:
-    """A field's value: records, tuples and the array as they were."""
-    annotation = str(field.type)
-    if value is None and "None" in annotation:
-        return None
-    inner = next((records[n] for n in _NAME.findall(annotation) if n in records), None)
-    if inner is not None and not annotation.startswith("tuple"):
-        return _rebuild(inner, value, records, where)
-    _check(annotation, value, where)
-    if inner is not None:
-        return tuple(_rebuild(inner, v, records, f"{where}[{n}]") for n, v in enumerate(value))
-    if annotation.startswith("npt"):
-        return _array(value, where)
-    return tuple(value) if isinstance(value, list) else value
+def _array(value: Any, where: str) -> Any:
+    import numpy as np  # slow to load, and not needed for a report without a memory peak
 
-
-def _check(annotation: str, value: Any, where: str) -> None:
-    """Raises ValueError where a value is not of the kind that the field's annotation says."""
-    kind = _KINDS.get(re.split(r"\W", annotation, maxsplit=1)[0], str)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{where} is {_short(value)}, not a {kind.__name__.lower()}")
-    _check_size(value, where)
-    if annotation not in _ITEMS:
-        return
-    items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
-    for item in items:
-        if not isinstance(item, _ITEMS[annotation]) or isinstance(item, bool):
-            raise ValueError(f"{where} holds {_short(item)}")
-        _check_size(item, where)
-
-
-def _check_size(value: Any, where: str) -> None:
-    if isinstance(value, int) and abs(value) >= _NO_SIZE:
-        raise ValueError(f"{where} has a number of more than 64 digits")
-
-
-def _array(value: list[int], where: str) -> Any:
-    import numpy as np  # slow to load, and not needed for a report of a message alone
-
+    if not all(type(item) is int for item in _checked(list, value, where)):
+        raise ValueError(f"{where} has an item that is not an int")
     try:
         array = np.asarray(value, dtype=np.int64)
     except OverflowError as error:
-        raise ValueError(f"{where} holds an int of more than 64 bits") from error
+        raise ValueError(f"{where} has an int of more than 64 bits") from error
     array.flags.writeable = False
     return array
+
+
+def _checked(kind: type[Any], value: Any, where: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{where} is {_short(value)}, not {_KINDS[kind]}")
+    if kind is int and abs(value) >= _SIZE_LIMIT:
+        raise ValueError(f"{where} has more than 64 digits")
+    return value
 
 
 def _short(value: Any) -> str:
@@ -137,10 +160,10 @@ def _short(value: Any) -> str:
 
 
 def fingerprint(report: ReportData) -> str:
-    """The failures of one function in one memory, whatever the sizes, as 16 hex digits.
+    """16 hex digits that are equal for failures of one function in one memory.
 
-    The order of the buffers by size is not in it, nor a shape, an instruction's number, a line or
-    a version: two failures that differ in batch size alone have one fingerprint.
+    Sizes, shapes, source lines, versions and the numbers that a compiler appends to names do not
+    count: two failures that differ only in batch size have the same fingerprint.
     """
     message = report.message
     module = report.summary.module if report.summary else message.module
@@ -150,7 +173,7 @@ def fingerprint(report: ReportData) -> str:
         message.phase,
         message.memory_space,
         message.pool,
-        _OTHER.sub("_", name).strip("_"),
+        _SEPARATORS.sub("_", _GENERATED_SUFFIX.sub("", name)).strip("_"),
     )
     text = "\n".join(part or "" for part in parts)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]

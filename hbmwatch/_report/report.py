@@ -8,15 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hbmwatch._records.message import OomMessage
-from hbmwatch._records.peak import PeakSummary
-from hbmwatch._records.peak_op import PeakOp
-from hbmwatch._records.report import DeviceMemory, Finding, LiveArrays, ReportData
+from hbmwatch._records.report import ReportData
 from hbmwatch._report.json import fingerprint, rebuild_report, report_dict
 from hbmwatch._report.metrics import report_scalars
 from hbmwatch._report.text import report_text
-
-_RECORDS = (DeviceMemory, Finding, LiveArrays, OomMessage, PeakOp, PeakSummary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +67,9 @@ class OomReport(ReportData):
         """The report that to_dict() gave, also after a round trip through JSON.
 
         Raises:
-            ValueError: Another schema version, or values that are no report.
+            ValueError: Another schema version, or values that are not a report; it says where.
         """
-        return rebuild_report(cls, values, _RECORDS)
+        return rebuild_report(cls, values)
 
     def fingerprint(self) -> str:
         """16 hex digits that group reports of one failure, whatever the sizes (for Sentry)."""

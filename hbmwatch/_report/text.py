@@ -12,10 +12,11 @@ from hbmwatch._records.text import (
     buffer_rows,
     by_kind,
     clean,
-    made_by,
     memory_space_name,
+    name_and_source,
     packed,
-    shape_text,
+    program_point,
+    without_layout,
 )
 
 if TYPE_CHECKING:
@@ -27,25 +28,32 @@ _SHOWN_FINDINGS = 4
 _DETAILED_FINDINGS = 2
 _SHOWN_SENTENCES = 4
 _PLUGINS = {"tpu": "libtpu", "gpu": "plugin"}
+OVER_LIMIT = "{} over the limit"
 
 
 def headline(report: ReportData) -> str:
-    """One line: what ran out of which memory, and the figures that bind."""
-    binding = _figures(report.message, report.device)
-    return f"hbmwatch: {what(report)}{': ' if binding else ''}{binding}"
+    """One line: what ran out of which memory, and the binding figures."""
+    binding = binding_text(report)
+    return f"hbmwatch: {title(report)}{': ' if binding else ''}{binding}"
 
 
-def what(report: ReportData) -> str:
-    """What ran out of which memory, when and on what, without figures."""
+def title(report: ReportData) -> str:
+    """What ran out of which memory, when and on which device, without figures."""
     message = report.message
     if not message.text and report.summary is not None:
-        return f"the memory peak of {clean(report.summary.module, 60)}"
+        return f"memory peak of {clean(report.summary.module, 60)}"
     name = report.function or (report.summary.module if report.summary else message.module)
     when = {"compile": " while compiling", "run": " at run time"}.get(message.phase or "", "")
-    kind = report.device.device_kind if report.device else (message.platform or "").upper()
-    where = f" {'for' if message.phase == 'compile' else 'on'} {clean(kind, 40)}" if kind else ""
-    code = f" ({message.code})" if message.code else ""
+    device = _device_name(message, report.device)
+    where = f" {'for' if message.phase == 'compile' else 'on'} {device}" if device else ""
+    code = f" ({clean(message.code, 20)})" if message.code else ""
     return f"{clean(name or 'the program', 60)} ran out of {_space(message)}{when}{where}{code}"
+
+
+def _device_name(message: OomMessage, device: DeviceMemory | None) -> str:
+    """The device kind, else the platform, in capitals ("CPU")."""
+    name = (device.device_kind if device else message.platform) or ""
+    return name.upper() if name in ("cpu", "gpu", "tpu") else clean(name, 40)
 
 
 def _space(message: OomMessage) -> str:
@@ -56,52 +64,73 @@ def _space(message: OomMessage) -> str:
     return memory_space_name(message.memory_space or "hbm")
 
 
-def _figures(message: OomMessage, device: DeviceMemory | None) -> str:
-    """The figures as text, those of a partitioned program as such of one device."""
-    per = " a device" if device and device.device_count > 1 else ""
-    tails = {"needs": per}
-    named = figures(message)
-    return ", ".join(f"{name} {format_size(n)}{tails.get(name, '')}" for name, n in named)
+def binding_text(report: ReportData) -> str:
+    """The binding figures as text."""
+    return "; ".join(wording.format(format_size(size)) for wording, size in binding_figures(report))
 
 
-def figures(message: OomMessage) -> list[tuple[str, int]]:
-    """What was asked, what was there, and by how much it did not fit, in bytes, as far as known."""
-    limit = message.limit_bytes
+def binding_figures(report: ReportData) -> list[tuple[str, int]]:
+    """What was needed and what was there, as far as known: (wording, bytes).
+
+    Each wording has a place for the size: ("{} over the limit", 8993440768).
+    """
+    message, limit = report.message, report.message.limit_bytes
+    needed = needed_bytes(report)
     over = message.exceeded_by_bytes
-    if over is None and limit is not None and message.used_bytes is not None:
-        over = message.used_bytes - limit
+    if needed is not None and limit is not None and _is_rounded(message, "exceeded_by_bytes"):
+        over = needed - limit
+    several = report.device is not None and report.device.device_count > 1
+    # At run time the program shares the device, so that its limit is not what it can get.
     named = [
-        ("asked for", message.requested_bytes),
-        ("needs", message.used_bytes),
-        ("has", limit),
-        ("over by", over),
-        ("free", message.free_bytes),
-        ("largest free block", message.largest_free_bytes),
+        ("requested {}", message.requested_bytes),
+        ("needs {} per device" if several else "needs {}", needed),
+        ("{} available" if message.phase == "compile" else "limit {}", limit),
+        (OVER_LIMIT, over if over is not None and over > 0 else None),
+        ("{} free", message.free_bytes),
+        ("largest free block {}", message.largest_free_bytes),
     ]
-    return [(name, size) for name, size in named if size is not None]
+    return [(wording, size) for wording, size in named if size is not None]
+
+
+def needed_bytes(report: ReportData) -> int | None:
+    """What the program needs by the message; the exact figure if the message only rounds it."""
+    used, summary = report.message.used_bytes, report.summary
+    if used is None or summary is None:
+        return used
+    resolution = report.message.resolution_bytes.get("used_bytes", 0)
+    exact = (summary.total_allocation_bytes, summary.peak_bytes)
+    return next((size for size in exact if abs(size - used) <= resolution), used)
+
+
+def _is_rounded(message: OomMessage, name: str) -> bool:
+    return getattr(message, name) is None or name in message.resolution_bytes
 
 
 def report_text(report: ReportData, top: int = 10) -> str:
     """The whole report, below 100 columns and at most about 40 lines."""
-    lines = [f"hbmwatch: {what(report)}"]
-    binding = _figures(report.message, report.device)
+    lines = [f"hbmwatch: {title(report)}"]
+    binding = binding_text(report)
     lines += [f"  {binding}"] if binding else []
     if report.summary is not None:
         lines += _program_lines(report, report.summary, top)
     elif report.message.ops:
-        lines += ["  largest buffers, by the message"]
+        lines += ["  Largest buffers listed in the error message"]
         lines += buffer_rows([(1, op) for op in report.message.ops], top)
     lines += _finding_lines(report.findings)
     lines += _sentences("note", report.notes)
-    lines += _sentences("not known", report.missing)
+    lines += _sentences("unavailable", report.missing)
     if report.logdir is not None and report.summary is not None:
-        folder = clean(shlex.quote(report.logdir), 200)
-        command = f"profile: xprof --logdir={folder} --port=6006"
-        lines += _wrapped(command, whole_words=True)
+        command = clean(profile_command(report.logdir), 230)
+        lines += _wrapped(f"profile: {command}", whole_words=True)
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
     lines += _wrapped(clean(_versions(report), 300))
     lines += _links(report.message)
     return "\n".join(lines)
+
+
+def profile_command(logdir: str) -> str:
+    """The command that shows the profile in XProf."""
+    return f"xprof --logdir={shlex.quote(logdir)} --port=6006"
 
 
 def _module_name(summary: PeakSummary) -> str:
@@ -111,20 +140,25 @@ def _module_name(summary: PeakSummary) -> str:
 
 def _program_lines(report: ReportData, summary: PeakSummary, top: int) -> list[str]:
     devices = report.device.device_count if report.device else 1
-    per = f", on each of {devices} devices" if devices > 1 else ""
-    head = f"  {format_size(summary.peak_bytes)} at the peak of {clean(summary.module, 50)}{per}"
+    per = f" on each of {devices} devices" if devices > 1 else ""
+    head = f"  Peak of {clean(summary.module, 50)}: {format_size(summary.peak_bytes)}{per}"
     arguments = [(count, op) for count, op in summary.grouped() if op.path]
-    named = [f"{made_by(op, count > 1)[0]} {shape_text(op)}" for count, op in arguments[:3]]
+    named = [
+        f"{name_and_source(op, count > 1)[0]} {without_layout(op.shape)}" for count, op in arguments
+    ]
     more = sum(count for count, _ in arguments[3:])
-    named += [f"{more} more"] if more else []
-    lines = [f"{head}{summary.point}:", *packed(by_kind(summary.ops), indent=4)]
+    named[3:] = [f"{more} more"] if more else []
+    point = program_point(summary.peak_position, len(summary.heap_bytes))
+    lines = [f"{head}{point}", *packed(by_kind(summary.ops), indent=4)]
     lines += _wrapped(clean(f"arguments: {', '.join(named)}", 2 * WIDTH)) if arguments else []
-    space = "" if summary.memory_space == "hbm" else f" in {summary.memory_space}"
-    return [*lines, f"  largest buffers at the peak{space}", *buffer_rows(summary.grouped(), top)]
+    space = (
+        "" if summary.memory_space == "hbm" else f" in {memory_space_name(summary.memory_space)}"
+    )
+    return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(summary.grouped(), top)]
 
 
 def _finding_lines(findings: Sequence[Finding]) -> list[str]:
-    lines = ["  first things to try"] if findings else []
+    lines = ["  What to try first"] if findings else []
     for number, finding in enumerate(findings[:_SHOWN_FINDINGS], start=1):
         saves = finding.saves_bytes
         freed = f" (frees up to {format_size(saves)})" if saves else ""
@@ -176,7 +210,7 @@ def _versions(report: ReportData) -> str:
 def _links(message: OomMessage) -> list[str]:
     """XLA's page on the error."""
     code = message.code or ("E1000" if message.platform == "tpu" and _is_hbm(message) else None)
-    return [f"  https://openxla.org/xla/errors/error_{code[1:]}"] if code else []
+    return [f"  https://openxla.org/xla/errors/error_{clean(code[1:], 20)}"] if code else []
 
 
 def _is_hbm(message: OomMessage) -> bool:

@@ -24,7 +24,7 @@ from hbmwatch._explain.errors import ReportNote, find_oom, report_of
 from tests.live import fill
 
 TEXT = "RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes."
-HEADLINE = "hbmwatch: fill ran out of memory at run time on cpu: asked for 1.00 PiB"
+HEADLINE = "hbmwatch: fill ran out of memory at run time on CPU: requested 1.00 PiB"
 
 
 def oom_of(logdir: str) -> HbmOomError:
@@ -286,7 +286,7 @@ def test_an_empty_report_reads(oom: HbmOomError) -> None:
     bare = HbmOomError(TEXT, OomReport(message=oom.message))
 
     assert str(bare).startswith(TEXT)
-    assert "asked for 1.00 PiB" in str(bare.report)
+    assert "requested 1.00 PiB" in str(bare.report)
 
 
 def test_the_error_reaches_the_user_of_a_script(tmp_path: Path) -> None:

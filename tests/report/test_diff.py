@@ -62,8 +62,8 @@ def test_a_compile_has_not_changed_from_itself() -> None:
     assert changes(_peak(), _peak()) == ()
     size = format_size(_peak().peak_bytes)
     assert diff_text(_peak(), _peak(), 10).splitlines() == [
-        f"jit_step: {size} -> {size} at the peak, +0 B",
-        "  the same buffers at the peak",
+        f"Peak of jit_step: {size} -> {size} (+0 B)",
+        "  no changes",
     ]
 
 
@@ -107,7 +107,7 @@ def test_donation_frees_the_outputs_and_nothing_else() -> None:
     after = _peak(donate=True)
     weights = DEPTH * WIDTH * WIDTH * 4
     assert {kind: delta for (kind, _), delta in _touched(after).items()} == {"output": -weights}
-    assert "of them reused by outputs: 0 B -> 2.00 GiB, +2.00 GiB" in diff_text(_peak(), after, 10)
+    assert "aliased with outputs: 0 B -> 2.00 GiB (+2.00 GiB)" in diff_text(_peak(), after, 10)
 
 
 def test_rematerialisation_changes_temporaries_alone() -> None:
@@ -175,12 +175,12 @@ def test_the_text_says_what_grew_from_what() -> None:
     grown = [_op("jit(step)/dot", "train.py:41", 5, shape="f32[9,4]{1,0}")] * 8
     after = _summary(*grown, _op("jit(step)/sort", "train.py:50", 2, shape="s32[7]{0}"))
     assert diff_text(before, after, 1).splitlines() == [
-        "jit_step: 32.00 GiB -> 42.00 GiB at the peak, +10.00 GiB",
-        "  temporaries: 32.00 GiB -> 42.00 GiB, +10.00 GiB",
-        "  what changed at the peak",
+        "Peak of jit_step: 32.00 GiB -> 42.00 GiB (+10.00 GiB)",
+        "  temporaries: 32.00 GiB -> 42.00 GiB (+10.00 GiB)",
+        "  Changes at the peak",
         "    +8.00 GiB  temporary  dot  train.py:41",
         "                          8 x 4.00 GiB -> 8 x 5.00 GiB  f32[8,4] -> f32[9,4]",
-        "    and 1 more, +2.00 GiB together",
+        "    and 1 more (+2.00 GiB)",
     ]
 
 

@@ -112,39 +112,99 @@ _GOOD: dict[str, Any] = OomReport(OomMessage("x")).to_dict()
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
-        ({}, 'no report of schema 1: "schema" is None'),
-        ({**_GOOD, "schema": 2}, 'no report of schema 1: "schema" is 2'),
-        ([], 'no report of schema 1: "schema" is None'),
-        ({"schema": 1}, "report is incomplete"),
+        ({}, 'not a report with schema version 1 ("schema" is None)'),
+        ({**_GOOD, "schema": 2}, 'not a report with schema version 1 ("schema" is 2)'),
+        ([], 'not a report with schema version 1 ("schema" is None)'),
+        ({"schema": 1}, "report is incomplete: it has no message"),
         ({**_GOOD, "message": "x"}, "report.message is 'x', not a mapping"),
-        ({**_GOOD, "process_index": "many"}, "report.process_index is 'many', not a int"),
-        ({**_GOOD, "process_index": True}, "report.process_index is True, not a int"),
+        ({**_GOOD, "message": {}}, "report.message is incomplete: it has no text"),
+        ({**_GOOD, "process_index": "many"}, "report.process_index is 'many', not an int"),
+        ({**_GOOD, "process_index": True}, "report.process_index is True, not an int"),
+        ({**_GOOD, "process_index": None}, "report.process_index is None, not an int"),
+        ({**_GOOD, "process_index": 10**64}, "report.process_index has more than 64 digits"),
         (
-            {**_GOOD, "process_index": 10**64},
-            "report.process_index has a number of more than 64 digits",
+            {**_GOOD, "breakdown": {"total": -(10**64)}},
+            "report.breakdown['total'] has more than 64 digits",
         ),
-        ({**_GOOD, "breakdown": {"total": -(10**64)}}, "report.breakdown has a number of more"),
+        ({**_GOOD, "breakdown": {"total": "x"}}, "report.breakdown['total'] is 'x', not an int"),
+        ({**_GOOD, "rollup": {"role": 1}}, "report.rollup['role'] is 1, not a mapping"),
+        ({**_GOOD, "versions": {1: "x"}}, "a key of report.versions is 1, not a string"),
         ({**_GOOD, "notes": "x"}, "report.notes is 'x', not a list"),
-        ({**_GOOD, "notes": [1]}, "report.notes holds 1"),
-        ({**_GOOD, "breakdown": {"total": "x"}}, "report.breakdown holds 'x'"),
+        ({**_GOOD, "notes": ["a", 1]}, "report.notes[1] is 1, not a string"),
         ({**_GOOD, "findings": [3]}, "report.findings[0] is 3, not a mapping"),
+        ({**_GOOD, "message": {"text": "", "platform": []}}, "report.message.platform is [], not "),
     ],
 )
-def test_what_is_no_report_is_refused(values: Any, said: str) -> None:
-    """A ValueError says where the values stop being a report."""
+def test_values_that_are_not_a_report_are_refused(values: Any, expected: str) -> None:
+    """A ValueError says which value is wrong, and why."""
     with pytest.raises(ValueError) as refused:
         OomReport.from_dict(values)
-    assert said in str(refused.value)
+
+    assert str(refused.value).startswith(expected)
 
 
-def test_a_heap_that_no_array_holds_is_refused() -> None:
-    """Sizes of more than 64 bits are no sizes."""
-    values = _failure("1.00GiB", "f32[8]", 1).to_dict()
-    values["summary"]["heap_bytes"] = [2**64]
-    with pytest.raises(ValueError, match="heap_bytes holds an int of more than 64 bits"):
+def _with_op(**fields: str) -> dict[str, Any]:
+    """A report whose message lists one buffer."""
+    return {**_GOOD, "message": {"text": "", "ops": [{"instruction": "", **fields}]}}
+
+
+def _with_certainty(certainty: str) -> dict[str, Any]:
+    """A report with one finding."""
+    finding = Finding("x", "", "", "", None, "hint", "")
+    values = OomReport(OomMessage("x"), findings=(finding,)).to_dict()
+    values["findings"][0]["certainty"] = certainty
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            _with_op(kind="scratch"),
+            "report.message.ops[0].kind is 'scratch', not one of 'parameter', 'output', "
+            "'temporary', 'constant', 'thread-local', ''",
+        ),
+        (
+            _with_certainty("estimated"),
+            "report.findings[0].certainty is 'estimated', not one of 'measured', 'derived', 'hint'",
+        ),
+        (
+            {**_GOOD, "message": {"text": "", "platform": "npu"}},
+            "report.message.platform is 'npu', not one of 'tpu', 'gpu', 'cpu'",
+        ),
+        (
+            {**_GOOD, "message": {"text": "", "pool": "disk"}},
+            "report.message.pool is 'disk', not one of 'allocator', 'driver', 'host'",
+        ),
+    ],
+)
+def test_a_word_of_a_later_version_is_refused(values: dict[str, Any], expected: str) -> None:
+    """The ValueError names the field and the words that this version knows."""
+    with pytest.raises(ValueError) as refused:
         OomReport.from_dict(values)
+
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("heap", "expected"),
+    [
+        ([2**64], "report.summary.heap_bytes has an int of more than 64 bits"),
+        ([1, 2.5], "report.summary.heap_bytes has an item that is not an int"),
+        ([True], "report.summary.heap_bytes has an item that is not an int"),
+        ("x", "report.summary.heap_bytes is 'x', not a list"),
+    ],
+)
+def test_a_heap_that_is_not_an_array_of_sizes_is_refused(heap: Any, expected: str) -> None:
+    """The bytes at each program point are ints of 64 bits."""
+    values = _failure("1.00GiB", "f32[8]", 1).to_dict()
+    values["summary"]["heap_bytes"] = heap
+    with pytest.raises(ValueError) as refused:
+        OomReport.from_dict(values)
+
+    assert str(refused.value) == expected
 
 
 def _failure(size: str, shape: str, number: int) -> OomReport:
@@ -179,3 +239,39 @@ def test_another_failure_has_another_fingerprint(other: OomReport) -> None:
     """Another function, memory, platform or phase is another group."""
     one = OomReport(OomMessage("", "gpu", "run", memory_space="hbm"), function="step")
     assert other.fingerprint() != one.fingerprint()
+
+
+def _named(name: str) -> OomReport:
+    return OomReport(OomMessage("", "gpu", "run", memory_space="hbm"), function=name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("stage1_step", "stage2_step"),
+        ("\N{GREEK SMALL LETTER ALPHA}", "\N{GREEK SMALL LETTER BETA}"),
+        ("\u8a13\u7df4", "\u8a55\u4fa1"),
+        ("stepA", "step_A"),
+    ],
+)
+def test_functions_with_different_names_have_different_fingerprints(one: str, other: str) -> None:
+    """Digits inside a name and letters of every alphabet count."""
+    assert _named(one).fingerprint() != _named(other).fingerprint()
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["jit_step", "jit_step_12", "jit_step.1", "jit_step(12)", "jit_step_1.12(3)", "pmap_step"],
+)
+def test_numbers_that_a_compiler_appends_do_not_change_the_fingerprint(module: str) -> None:
+    """A report of a log has the fingerprint of the report that knows the function."""
+    message = OomMessage("", "gpu", "run", memory_space="hbm", module=module)
+
+    assert OomReport(message).fingerprint() == _named("step").fingerprint()
+
+
+def test_a_lambda_has_the_fingerprint_of_its_module() -> None:
+    """JAX replaces the angle brackets of a lambda's name in the name of the module."""
+    message = OomMessage("", "gpu", "run", memory_space="hbm", module="jit__lambda_")
+
+    assert OomReport(message).fingerprint() == _named("<lambda>").fingerprint()
