@@ -20,11 +20,11 @@ def test_a_saved_report_is_compared_with_a_profile(
     saved.write_text(run(capsys, "peak", str(profile), "--json")[1])
     same = run(capsys, "diff", str(saved), str(profile))
     assert same[0] == 0
-    assert same[1].splitlines()[1:] == ["  the same buffers at the peak"]
+    assert same[1].splitlines()[1:] == ["  no changes"]
     status, out, _ = run(capsys, "diff", str(saved), str(profile), "--module", "jit_double")
     assert (status, out.splitlines()[0]) == (
         0,
-        "jit_triple, jit_double: 34.3 MiB -> 781 KiB at the peak, -33.6 MiB",
+        "Peak of jit_triple, jit_double: 34.3 MiB -> 781 KiB (-33.6 MiB)",
     )
 
 
@@ -44,7 +44,7 @@ def test_a_saved_report_is_known_by_its_text(
     status, out, _ = run(capsys, "diff", str(saved), str(profile))
     if piped:
         writer.join(10)
-    assert (status, out.splitlines()[1:]) == (0, ["  the same buffers at the peak"])
+    assert (status, out.splitlines()[1:]) == (0, ["  no changes"])
 
 
 def test_json_has_both_totals_and_the_changes(

@@ -36,7 +36,7 @@ def test_without_a_module_the_largest_is_shown(
     """A note says that there are more, and the report says how to open the profile."""
     status, out, err = run(capsys, "peak", str(profile))
     assert (status, err) == (0, "")
-    assert out.startswith("hbmwatch: the memory peak of jit_triple\n  34.3 MiB at the peak")
+    assert out.startswith("hbmwatch: memory peak of jit_triple\n  Peak of jit_triple: 34.3 MiB")
     assert "note: The largest of " in out
     assert f"profile: xprof --logdir={profile} --port=6006" in out
 
@@ -44,8 +44,8 @@ def test_without_a_module_the_largest_is_shown(
 def test_the_named_module_is_shown(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
     """--module takes a plain name, --top limits the rows."""
     _, out, _ = run(capsys, "peak", str(profile), "--module", "jit_double", "--top", "1")
-    assert out.startswith("hbmwatch: the memory peak of jit_double\n  781 KiB at the peak")
-    assert "    and 1 more, 391 KiB together" in out
+    assert out.startswith("hbmwatch: memory peak of jit_double\n  Peak of jit_double: 781 KiB")
+    assert "    and 1 more (391 KiB)" in out
 
 
 def test_html_writes_a_page(
@@ -55,7 +55,7 @@ def test_html_writes_a_page(
     page = tmp_path / "peak.html"
     status, out, _ = run(capsys, "peak", str(profile), "--html", str(page))
     assert (status, bool(out)) == (0, True)
-    assert "<h1>The memory peak of jit_triple</h1>" in page.read_text(encoding="utf-8")
+    assert "<title>hbmwatch: memory peak of jit_triple</title>" in page.read_text(encoding="utf-8")
 
 
 def test_the_peak_is_shown_although_the_findings_fail(
@@ -69,8 +69,8 @@ def test_the_peak_is_shown_although_the_findings_fail(
     monkeypatch.setattr(conclude, "find", fail)
     status, out, _ = run(capsys, "peak", str(profile))
     assert status == 0
-    assert "34.3 MiB at the peak of jit_triple" in out
-    assert "not known: findings: RuntimeError: no luck" in out
+    assert "Peak of jit_triple: 34.3 MiB" in out
+    assert "unavailable: findings: RuntimeError: no luck" in out
 
 
 def test_an_unknown_module_lists_the_known_ones(

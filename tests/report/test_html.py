@@ -200,7 +200,7 @@ def test_the_page_shows_the_reports_figures(show: Show) -> None:
     browser = show(REPORT)
     title = "train_step ran out of HBM while compiling for TPU v5 lite (E1000)"
     assert _all(browser, "h1") == [title]
-    assert _all(browser, ".figures div") == ["needs2.13 GiB", "has2.00 GiB", "over by128 MiB"]
+    assert _all(browser, ".figures div") == ["needs per device2.13 GiB", "available2.00 GiB", "over the limit128 MiB"]
     assert _all(browser, ".findings h3") == ["donate params"]
     assert _all(browser, "#marks text") == ["limit 2.00 GiB", "peak 2.13 GiB"]
     assert _all(browser, "#count") == ["9 buffers, 2.13 GiB"]

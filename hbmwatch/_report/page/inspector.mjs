@@ -1,0 +1,62 @@
+// The inspector: the row in focus, in full.
+
+import { $, make } from "./dom.mjs";
+import { formatCount, formatSize } from "./format.mjs";
+import { colorOf } from "./roles.mjs";
+
+/** The program points at which a row's first buffer is live, as text. */
+export function lifetimeText(b, row) {
+  const i = row.members[0];
+  if (!b.points) return "unknown";
+  if (b.start[i] === null) return "the whole program";
+  return `points ${formatCount(b.from(i))} to ${formatCount(b.until(i))} of ${formatCount(b.points)}`;
+}
+
+/** What is known of a row, as [name, value]. */
+export function rowFacts(b, row) {
+  const i = row.members[0];
+  const several = row.members.length;
+  const size = b.size_bytes[i];
+  const total = several > 1 ? `${formatCount(several)} \u00d7 ${formatSize(size)} = ` : "";
+  const times = b.unpadded_bytes[i] > 0 ? ` (${(size / b.unpadded_bytes[i]).toFixed(1)}x)` : "";
+  const padding = b.padding(i) ? `${formatSize(b.padding(i))}${times}` : "none";
+  const first = several > 1 && b.start[i] !== null ? ", the first of them" : "";
+  return [
+    ["Size", `${total}${formatSize(row.size)} (${formatCount(row.size)} bytes)`],
+    ["Share", `${((100 * row.size) / (b.op_bytes || 1)).toFixed(1)}% of the peak`],
+    ["Padding", several > 1 && b.padding(i) ? `${padding} each` : padding],
+    ["Shape", b.text("shape", i)],
+    ["Lifetime", `${lifetimeText(b, row)}${first}`],
+    ["Instruction", [b.text("opcode", i), b.text("instruction", i)].filter(Boolean).join(" ")],
+    ["Source line", b.text("source", i)],
+  ].filter(([, value]) => value);
+}
+
+/** The card of the inspector. */
+export const inspector = () =>
+  make("div", { class: "card inspector", id: "inspector", "aria-live": "polite" });
+
+export function drawInspector(view) {
+  const row = view.hovered ?? view.active;
+  const panel = $("inspector");
+  if (!row) {
+    panel.replaceChildren(make("p", { class: "muted" }, "No buffer matches."));
+    return;
+  }
+  const { b } = view;
+  const i = row.members[0];
+  const role = b.roleOf(i).name;
+  const badge = make("p", { class: `badge ${colorOf(role)}` }, make("span", { class: "dot" }), role);
+  const list = make("dl");
+  for (const [name, value] of rowFacts(b, row)) {
+    list.append(make("dt", {}, name), make("dd", {}, value));
+  }
+  const close = make("button", { type: "button", class: "close", "aria-label": "Close" }, "\u00d7");
+  close.addEventListener("click", () => view.pin(false));
+  panel.replaceChildren(badge, make("h3", {}, b.fullName(i)), list, close);
+  const frames = b.stackOf(i).map((frame) => make("li", {}, frame));
+  if (frames.length) {
+    const title = make("summary", {}, "Stack, innermost first");
+    panel.append(make("details", {}, title, make("ol", { class: "mono" }, ...frames)));
+  }
+}

@@ -1,0 +1,27 @@
+// The page: its sections, made of the report, and the explorer of the buffers.
+
+import { $, make } from "./dom.mjs";
+import { explore, explorer } from "./explorer.mjs";
+import { readReport } from "./report.mjs";
+import { device, findings, foot, head, message, paths, sentences } from "./sections.mjs";
+
+function show(data) {
+  const hasBuffers = data.buffers.size_bytes.length > 0;
+  if (hasBuffers) {
+    document.body.prepend(make("a", { class: "skip", href: "#buffers" }, "Skip to the buffers"));
+  }
+  $("report").append(
+    head(data),
+    ...findings(data),
+    ...(hasBuffers ? [explorer(data)] : []),
+    ...paths(data),
+    ...device(data),
+    ...sentences("notes", "Notes", data.notes),
+    ...sentences("missing", "Not available", data.missing),
+    ...message(data),
+    foot(data),
+  );
+  if (hasBuffers) explore(data);
+}
+
+show(readReport(JSON.parse($("data").textContent)));

@@ -1,0 +1,23 @@
+// The color of each role, as a class of the style sheet.
+
+// Roles that never occur in the same program share a color.
+const COLORS = new Map(Object.entries({
+  "parameters": "params",
+  "optimizer state": "optimizer",
+  "parameters or optimizer state": "optimizer",
+  "batch": "inputs",
+  "other arguments": "arguments",
+  "arguments": "arguments",
+  "outputs": "outputs",
+  "residuals saved for backward": "residuals",
+  "recomputed by jax.checkpoint": "recomputed",
+  "gradients": "gradients",
+  "backward temporaries": "backward",
+  "forward temporaries": "forward",
+  "collectives": "collectives",
+  "other temporaries": "temporaries",
+  "constants": "constants",
+}));
+
+/** The class that colors a role. */
+export const colorOf = (role) => `r-${COLORS.get(role) ?? "other"}`;
