@@ -119,5 +119,13 @@ export function explore(data) {
   listenToTable(view);
   listenToTreemap(view);
   listenToChart(view);
-  new ResizeObserver(() => view.draw()).observe($("explorer"));
+  const section = $("explorer");
+  const size = () => `${section.clientWidth}x${section.clientHeight}`;
+  let drawn = size();
+  // The observer also reports the size that is there when it starts.
+  new ResizeObserver(() => {
+    if (size() === drawn) return;
+    view.draw();
+    drawn = size();
+  }).observe(section);
 }

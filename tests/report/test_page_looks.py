@@ -1,0 +1,75 @@
+"""How the page looks, in a real browser: contrast, columns, on a phone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.report.pages import REPORT, Show, click
+
+_CONTRAST = """
+const numbers = (c) => c.match(/[\\d.]+/g).map(Number);
+const light = (c) => numbers(c).slice(0, 3).map((v) => v / 255)
+  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+function behind(e) {
+  for (; e; e = e.parentElement) {
+    const c = getComputedStyle(e).backgroundColor;
+    if ((numbers(c)[3] ?? 1) > 0) return c;
+  }
+  return 'rgb(255, 255, 255)';
+}
+const low = [];
+for (const e of document.querySelectorAll('body *')) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!own || !e.getClientRects().length || e.closest('script, noscript')) continue;
+  const style = getComputedStyle(e);
+  const tile = e.closest('#map') && !e.classList.contains('off');
+  const ink = light(e.closest('svg') ? style.fill : style.color);
+  const fills = tile
+    ? [...document.querySelectorAll('#map rect')].map((r) => getComputedStyle(r).fill)
+    : [behind(e)];
+  for (const fill of fills) {
+    const [a, b] = [ink, light(fill)].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) low.push(`${e.textContent}: ${style.color} on ${fill}`);
+  }
+}
+return low;
+"""
+
+
+@pytest.mark.parametrize("phone", [False, True], ids=["desktop", "phone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_text_is_legible(show: Show, dark: bool, phone: bool) -> None:
+    """Every text has a contrast of 4.5 (WCAG AA) in both schemes, and nothing is wider than a
+    phone."""
+    browser = show(REPORT, dark=dark, phone=phone)
+    assert browser.execute_script(_CONTRAST) == []
+    assert browser.execute_script(
+        "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    )
+    page = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert page == ("rgb(16, 18, 21)" if dark else "rgb(247, 247, 245)")
+
+
+def test_the_names_have_the_most_room(show: Show) -> None:
+    """What made a buffer is the widest column of the table, in a window of 1200 pixels too."""
+    browser = show(REPORT)
+    screen = {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    widths = browser.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('#table th')]"
+        ".map((th) => [th.className.split(' ')[0], th.getBoundingClientRect().width]))"
+    )
+    assert max(widths, key=widths.__getitem__) == "c-name"
+    assert widths["c-name"] > 220
+
+
+def test_on_a_phone_a_tapped_row_opens_a_sheet(show: Show) -> None:
+    """The inspector lies over the page's lower end once a row is chosen, until it is closed."""
+    browser = show(REPORT, phone=True)
+    sheet = browser.find_element("id", "inspector")
+    assert not sheet.is_displayed()
+    browser.execute_script("document.querySelector('#table tr[data-id]').click()")
+    assert sheet.is_displayed()
+    click(browser, ".close")
+    assert not sheet.is_displayed()

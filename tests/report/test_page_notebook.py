@@ -1,0 +1,39 @@
+"""The page in a notebook's cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hbmwatch import OomReport
+from tests.report.pages import MESSAGE, REPORT, names, op, peak, texts
+
+
+def open_in_a_frame(browser: Any, tmp_path: Path, cell: str) -> None:
+    """Open a notebook with one cell, and look into its sandboxed frame."""
+    document = f"<!doctype html><title>notebook</title><body>{cell}</body>"
+    (tmp_path / "notebook.html").write_text(document, encoding="utf-8")
+    browser.get((tmp_path / "notebook.html").as_uri())
+    frame = browser.find_element("tag name", "iframe")
+    assert frame.get_attribute("sandbox") == "allow-scripts"
+    browser.switch_to.frame(frame)
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own(browser: Any, tmp_path: Path) -> None:
+    """_repr_html_ is one sandboxed frame, so that page and notebook leave each other alone."""
+    open_in_a_frame(browser, tmp_path, REPORT._repr_html_())
+    assert len(names(browser)) == 6
+    assert texts(browser, "#h-buffers, #h-buffers + p") == ["Buffers at the peak", ""]
+    browser.switch_to.default_content()
+    assert browser.get_log("browser") == []
+
+
+def test_a_notebook_gets_the_largest_buffers_only(browser: Any, tmp_path: Path) -> None:
+    """A cell's output stays small: 2,000 buffers at most, and it says so."""
+    ops = tuple(op(f"op{n}", 1 + n) for n in range(3000))
+    html = OomReport(MESSAGE, peak(ops))._repr_html_()
+    assert "op2999" in html and "op999&quot;" not in html
+    open_in_a_frame(browser, tmp_path, html)
+    assert texts(browser, "#h-buffers + p") == ["the 2,000 largest of 3,000"]
+    assert texts(browser, "#count") == ["2,000 buffers, 3.82 TiB"]
+    browser.switch_to.default_content()
