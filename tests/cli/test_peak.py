@@ -66,7 +66,7 @@ def test_the_peak_is_shown_although_the_findings_fail(
     def fail(*_: object) -> None:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr(conclude, "find", fail)
+    monkeypatch.setattr(conclude, "find_findings", fail)
     status, out, _ = run(capsys, "peak", str(profile))
     assert status == 0
     assert "Peak of jit_triple: 34.3 MiB" in out

@@ -25,7 +25,7 @@ def test_the_snippets_run(tmp_path: Path) -> None:
 
     loss, summary = ran.stdout.splitlines()[:2]
     assert float(loss) > 0
-    assert summary.startswith("jit_train_step: ")
+    assert summary.startswith("Peak of jit_train_step: ")
 
 
 def test_the_report_is_the_golden_one() -> None:

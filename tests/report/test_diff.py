@@ -57,6 +57,7 @@ def _touched(after: PeakSummary) -> dict[tuple[str, str], int]:
     return {(change.kind, change.name): change.delta_bytes for change in found}
 
 
+@pytest.mark.tpu
 def test_a_compile_has_not_changed_from_itself() -> None:
     """Equal programs have equal peaks, and the text says so."""
     assert changes(_peak(), _peak()) == ()
@@ -67,6 +68,7 @@ def test_a_compile_has_not_changed_from_itself() -> None:
     ]
 
 
+@pytest.mark.tpu
 def test_a_larger_batch_touches_what_scales_with_it() -> None:
     """The batch and the residuals grow, by name and line; weights and outputs are not mentioned."""
     more = 16384
@@ -79,6 +81,7 @@ def test_a_larger_batch_touches_what_scales_with_it() -> None:
     assert sum(touched.values()) == after.peak_bytes - _peak().peak_bytes
 
 
+@pytest.mark.tpu
 def test_more_layers_are_more_weights_outputs_and_residuals() -> None:
     """Depth adds buffers of the same size; the batch is not mentioned."""
     weight = WIDTH * WIDTH * 4
@@ -93,6 +96,7 @@ def test_more_layers_are_more_weights_outputs_and_residuals() -> None:
     assert ("parameter", "x") not in found
 
 
+@pytest.mark.tpu
 def test_a_narrower_dtype_changes_every_shape() -> None:
     """bfloat16 halves arguments and outputs, and the shapes say why."""
     found = {(c.kind, c.name): c for c in changes(_peak(), _peak(dtype="bfloat16"))}
@@ -102,6 +106,7 @@ def test_a_narrower_dtype_changes_every_shape() -> None:
     assert found[("parameter", "p[*]")].delta_bytes == -DEPTH * WIDTH * WIDTH * 2
 
 
+@pytest.mark.tpu
 def test_donation_frees_the_outputs_and_nothing_else() -> None:
     """Donated weights take the outputs with them; no other buffer is mentioned."""
     after = _peak(donate=True)
@@ -110,6 +115,7 @@ def test_donation_frees_the_outputs_and_nothing_else() -> None:
     assert "aliased with outputs: 0 B -> 2.00 GiB (+2.00 GiB)" in diff_text(_peak(), after, 10)
 
 
+@pytest.mark.tpu
 def test_rematerialisation_changes_temporaries_alone() -> None:
     """jax.checkpoint renames outputs too, which have not changed and are not mentioned."""
     touched = _touched(_peak(wrap=jax.checkpoint))
