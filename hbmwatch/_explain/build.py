@@ -25,7 +25,7 @@ from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
 from hbmwatch._jax.lowered import CallInfo, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._profiles import xprof
-from hbmwatch._profiles.runs import keep, logdir_of
+from hbmwatch._profiles.runs import keep
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.report import DeviceMemory
@@ -152,7 +152,8 @@ def _keep(sources: _Sources) -> str | None:
     """The log folder in which the profile is kept now."""
     if sources.captured is None:
         return None
-    return logdir_of(keep(sources.captured.xspace, sources.settings.logdir, _process_index()))
+    xspace, logdir = sources.captured.xspace, sources.settings.logdir
+    return str(keep(xspace, logdir, _process_index()).logdir)
 
 
 def _notes(sources: _Sources) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Where profiles lie: which folder, which run, which module."""
+"""Reads and writes profiles: folders, runs, modules, and XProf as a second reader."""

@@ -1,9 +1,10 @@
-"""Where profiles are kept: run folders that `xprof --logdir` lists and that nobody overwrites."""
+"""Where profiles are written: run folders that `xprof --logdir` lists, each with its own name."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import shutil
 import socket
@@ -12,58 +13,95 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
-_KEPT_RUNS = 8
+# Under the temporary folder: of this process, and of all processes of this user.
+_KEPT_RUNS, _KEPT_RUNS_OF_USER = 8, 64
+# Another process may not have shown the name of a younger run yet.
+_YOUNG_SECONDS = 60.0
+# Process ids come again, also in containers that share a temporary folder.
+_TOKEN = uuid.uuid4().hex[:8]
+_numbers = itertools.count(1)
+
+
+class Kept(NamedTuple):
+    """A profile that was written.
+
+    Attributes:
+        logdir: The folder that `xprof --logdir` takes.
+        run: The folder of the run, LOGDIR/plugins/profile/RUN.
+        xplane: The profile.
+    """
+
+    logdir: Path
+    run: Path
+    xplane: Path
 
 
 def new_run(logdir: str | None, process_index: int = 0) -> Path:
-    """The folder of a new run, not made yet: LOGDIR/plugins/profile/RUN.
+    """The folder of a new run, which does not exist yet: LOGDIR/plugins/profile/RUN.
 
-    Its name holds the time, JAX's process index, the process and a random part: two runs in one
-    second, of two processes or of two hosts on one file system are two folders.
+    Its name holds the time, JAX's process index, and a number of this process: two runs in one
+    second, of two processes, or of two hosts on one file system have different names.
+
+    Args:
+        logdir: The folder for `xprof --logdir`; None for one under the temporary folder.
+        process_index: jax.process_index().
     """
     stamp = time.strftime("%Y_%m_%d_%H_%M_%S")
-    run = f"{stamp}_hbmwatch_p{process_index}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+    run = f"{stamp}_hbmwatch_p{process_index}{_own_mark()}{next(_numbers)}"
     return Path(_own_logdir() if logdir is None else logdir) / "plugins" / "profile" / run
 
 
-def keep(xspace: bytes, logdir: str | None, process_index: int) -> Path:
+def keep(xspace: bytes, logdir: str | None, process_index: int) -> Kept:
     """Write a profile into a new run.
 
-    Returns:
-        The xplane file.
+    Args:
+        xspace: The serialized XSpace.
+        logdir: The folder for `xprof --logdir`; None for one under the temporary folder, where
+            old runs are dropped.
+        process_index: jax.process_index().
 
     Raises:
-        OSError: It cannot be written; nothing is left of it then.
+        OSError: It cannot be written; then nothing of it is left.
     """
     run = new_run(logdir, process_index)
-    file = run / f"{host_name()}.xplane.pb"
+    xplane = run / f"{host_name()}.xplane.pb"
+    partial = run / f".{xplane.name}.partial"
     try:
         run.mkdir(parents=True)
-        file.write_bytes(xspace)
+        partial.write_bytes(xspace)
+        partial.replace(xplane)  # whoever lists the folder finds a whole profile or none
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         raise
     if logdir is None:
         drop_old_runs(run.parent)
-    return file
-
-
-def logdir_of(file: Path) -> str:
-    """The folder that `xprof --logdir` takes, of an xplane file."""
-    return str(file.parents[3])
+    return Kept(run.parents[2], run, xplane)
 
 
 def drop_old_runs(profiles: Path) -> None:
-    """Keep the newest runs of a folder of ours; other processes may be doing the same."""
-    with contextlib.suppress(OSError):
-        runs = sorted(profiles.iterdir(), key=lambda run: run.stat().st_mtime)
-        for run in runs[:-_KEPT_RUNS]:
+    """Delete old runs in the folder under the temporary folder.
+
+    Of this process the last 8 stay, as its reports name them. Of other processes of this user
+    nothing is deleted that is younger than a minute, or among the newest 64.
+    """
+    with contextlib.suppress(OSError):  # other processes may be doing the same
+        ages = {run: time.time() - run.stat().st_mtime for run in profiles.iterdir()}
+        newest = sorted(ages, key=lambda run: ages[run])
+        own = [run for run in newest if _own_mark() in run.name]
+        others = [run for run in newest[_KEPT_RUNS_OF_USER:] if ages[run] > _YOUNG_SECONDS]
+        for run in own[_KEPT_RUNS:] + [run for run in others if run not in own]:
             shutil.rmtree(run, ignore_errors=True)
 
 
+def _own_mark() -> str:
+    """The part of a run's name that only runs of this process have."""
+    return f"_{os.getpid()}_{_TOKEN}_"
+
+
 def _own_logdir() -> str:
-    """A folder under the system's temporary folder that belongs to this user alone."""
+    """A folder under the system's temporary folder that belongs to this user."""
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
     folder = Path(tempfile.gettempdir()) / f"hbmwatch-{user}"
     with contextlib.suppress(FileExistsError):
@@ -76,10 +114,11 @@ def _own_logdir() -> str:
 
 @functools.cache
 def _spare_logdir() -> str:
-    """A folder of this process alone, where the user's own belongs to somebody else."""
+    """A folder of this process, used if the user's folder belongs to somebody else."""
     return tempfile.mkdtemp(prefix="hbmwatch-")
 
 
 def host_name() -> str:
+    """The name of this host, as the name of a file."""
     name = socket.gethostname()
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name) or "host"

@@ -1,8 +1,8 @@
 """XProf as the second reader, in a child process: it may be missing, hang, or abort.
 
-XProf's C++ aborts the process on protos that it does not know, loops on some, and writes files
-beside the profile that it reads. So a child, this very file run by its path, reads a copy in a
-folder of its own, within a time limit.
+XProf's C++ aborts the process on some protos, never ends on others, and writes files beside the
+profile that it reads. So a child process, which runs this file by its path, reads a copy of the
+profile in a temporary folder, within a time limit.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from hbmwatch._records.peak_op import Kind, PeakOp
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.terms import MODULE_NAME, SMALL_BYTES, memory_color
+from hbmwatch._xla.types import MemoryColor
 
 TIMEOUT_S = 120.0
 _XPLANE, _REQUESTS, _RESULTS = "host.xplane.pb", "requests.json", "results.json"
-_ERRORS_ONLY = {"TF_CPP_MIN_LOG_LEVEL": "2"}  # XProf's C++ says there why it has nothing
+_ERRORS_ONLY = {"TF_CPP_MIN_LOG_LEVEL": "2"}  # XProf's C++ logs there why it has no result
 _KINDS: Mapping[str, Kind] = {
     "Parameter": "parameter",
     "Output": "output",
@@ -48,16 +49,16 @@ def peak_summary(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> PeakSummary:
-    """XProf's Memory Viewer of one module, as a record.
+    """The peak of one module that XProf's Memory Viewer shows.
 
     Args:
         xplane: An .xplane.pb file, or its bytes.
         module: The module as the profile names it ("jit_step(12)").
-        memory_space: "hbm", "vmem", "sflag", "cmem", "smem", "host", ...
+        memory_space: As for load_peak_summary.
         timeout_s: Seconds after which the child is killed.
 
     Raises:
-        ProfileError: XProf is missing, fails, hangs or crashes, or does not know the module.
+        ProfileError: XProf is missing, fails, hangs or crashes, or has no data for the module.
         ValueError: No such memory space.
     """
     (result,) = preprocess_results(xplane, [(module, memory_space)], timeout_s=timeout_s)
@@ -73,27 +74,27 @@ def preprocess_results(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> list[dict[str, Any] | None]:
-    """XProf's PreprocessResults as they are (JSON names, zeros left out), by one child.
+    """XProf's PreprocessResults with their JSON names, without zeros; one child gives all.
 
     Args:
         xplane: An .xplane.pb file, or its bytes.
-        requests: (module, memory_space) of each result that is wanted.
+        requests: (module, memory_space) of each result.
         timeout_s: Seconds after which the child is killed.
 
     Returns:
-        A result for each request; None where XProf has none.
+        A result for each request; None if XProf has none.
 
     Raises:
         ProfileError: XProf is missing, fails, hangs or crashes.
         ValueError: No such memory space.
     """
-    wanted = [(module, memory_color(space)) for module, space in requests]
+    queries = [(module, memory_color(space)) for module, space in requests]
     data = xplane if isinstance(xplane, bytes) else _read(Path(xplane))
     with tempfile.TemporaryDirectory(prefix="hbmwatch-xprof-") as folder:
         Path(folder, _XPLANE).write_bytes(data)
-        Path(folder, _REQUESTS).write_text(json.dumps(wanted))
+        Path(folder, _REQUESTS).write_text(json.dumps(queries))
         log = _run(Path(folder), timeout_s)
-        return _results(Path(folder, _RESULTS), len(wanted), log)
+        return _results(Path(folder, _RESULTS), len(queries), log)
 
 
 def _read(path: Path) -> bytes:
@@ -105,11 +106,11 @@ def _read(path: Path) -> bytes:
 
 
 def _run(folder: Path, timeout_s: float) -> str:
-    """Run the child in a folder; returns the end of what it printed."""
+    """Run the child in a folder; returns the end of its output."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise ProfileError(
-            "XProf runs in a child process of the Python interpreter, and this program has none "
-            "(it is frozen, or sys.executable is not set)"
+            "XProf runs in a child process of the Python interpreter, which this program does not "
+            "have (it is frozen, or sys.executable is not set)"
         )
     search = [os.getcwd() if entry == "" else entry for entry in sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), **_ERRORS_ONLY}
@@ -127,7 +128,7 @@ def _run(folder: Path, timeout_s: float) -> str:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise ProfileError(
-                f"XProf did not answer within {timeout_s:g} s and was stopped{_said(log)}"
+                f"XProf did not answer within {timeout_s:g} s and was stopped{_last_lines(log)}"
             ) from None
         finally:
             if process.poll() is None:
@@ -135,8 +136,8 @@ def _run(folder: Path, timeout_s: float) -> str:
                 process.wait()
     if status:
         ended = f"exit status {status}" if status > 0 else _signal_name(-status)
-        raise ProfileError(f"XProf failed in its process ({ended}){_said(log)}")
-    return _said(log)
+        raise ProfileError(f"XProf failed in its process ({ended}){_last_lines(log)}")
+    return _last_lines(log)
 
 
 def _signal_name(number: int) -> str:
@@ -147,26 +148,26 @@ def _signal_name(number: int) -> str:
         return f"killed by signal {number}"
 
 
-def _said(log: Path) -> str:
-    """The last lines that the child printed, as the end of a sentence; "" where there are none."""
+def _last_lines(log: Path) -> str:
+    """The last lines that the child printed, as the end of a sentence; "" if there are none."""
     text = log.read_bytes()[-4000:].decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return ": " + " | ".join(lines[-3:]) if lines else ""
 
 
 def _results(path: Path, count: int, log: str) -> list[dict[str, Any] | None]:
-    """What the child wrote."""
+    """The results that the child wrote."""
     try:
         results = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ProfileError(f"XProf's process ended without an answer ({error}){log}") from error
     if len(results) != count or not all(r is None or isinstance(r, dict) for r in results):
-        raise ProfileError(f"XProf's answer is no Memory Viewer data{log}")
+        raise ProfileError(f"unexpected XProf output: no Memory Viewer data{log}")
     return list(results)
 
 
 def _child(folder: Path) -> None:
-    """Ask XProf for each request in the folder. The tool list comes first: it extracts the HLO."""
+    """Write XProf's result for each request in the folder; listing the tools extracts the HLO."""
     _limit_memory(40 * (folder / _XPLANE).stat().st_size)
     from xprof.convert import raw_to_tool_data
 
@@ -181,7 +182,7 @@ def _child(folder: Path) -> None:
 
 
 def _limit_memory(enough_bytes: int) -> None:
-    """Keep a child that runs away from taking the memory that the parent is short of."""
+    """Limit the child's memory: XProf collects without end on some protos."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -189,30 +190,30 @@ def _limit_memory(enough_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (max(2 * 2**30, enough_bytes), hard))
 
 
-# --- its answer -----------------------------------------------------------------------------------
+# --- its results ----------------------------------------------------------------------------------
 
 
 def to_summary(result: Mapping[str, Any] | None, module: str, memory_space: str) -> PeakSummary:
     """The record of a PreprocessResult.
 
-    What XProf does not say is derived from what it says: outputs are the allocations that may live
-    out and are no parameter, aliased bytes the parameters that may live out, temporaries what its
-    total has beyond the lasting allocations. Outside of HBM it has no rows for lasting allocations;
-    those come from its list of them, which knows neither op_name nor opcode nor padding.
+    Some totals are derived: outputs are the allocations that may live out and are not parameters,
+    aliased bytes the parameters that may live out, temporaries the total without the allocations
+    of indefinite lifetime. Outside of HBM, XProf has no rows for the latter; they come from its
+    list of indefinite lifetimes, which has neither op_name nor opcode nor padding.
 
     Args:
         result: As preprocess_results gives it.
         module: The module as the profile names it ("jit_step(12)").
-        memory_space: The memory space that it was asked for.
+        memory_space: The memory space of the request.
 
     Raises:
-        ProfileError: XProf has no result, or not one that is understood.
+        ProfileError: XProf has no result, or an unexpected one.
     """
     if result is None:
-        raise ProfileError(f"XProf has nothing on {module}: it does not know it, or cannot read it")
+        raise ProfileError(f"XProf returned no Memory Viewer data for {module}")
     try:
         match = MODULE_NAME.fullmatch(module)
-        lasting = result.get("indefiniteLifetimes", ())
+        indefinite = result.get("indefiniteLifetimes", ())
         heap = np.array([_bytes(size) for size in result.get("heapSizes", ())], dtype=np.int64)
         heap.flags.writeable = False
         peak, total = _field(result, "peakHeapMib"), _field(result, "totalBufferAllocationMib")
@@ -225,15 +226,15 @@ def to_summary(result: Mapping[str, Any] | None, module: str, memory_space: str)
             peak_position=int(heap.argmax()) if len(heap) else None,
             heap_bytes=heap,
             parameter_bytes=_field(result, "entryComputationParametersMib"),
-            output_bytes=_allocated(lasting, parameter=False),
-            aliased_bytes=_allocated(lasting, parameter=True),
+            output_bytes=_live_out_bytes(indefinite, parameters=False),
+            aliased_bytes=_live_out_bytes(indefinite, parameters=True),
             temporary_bytes=total - _field(result, "indefiniteBufferAllocationMib"),
             total_allocation_bytes=total,
             fragmentation_bytes=total - peak if len(heap) else 0,
             ops=_rows(result, memory_space),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ProfileError(f"XProf's answer on {module} is not understood: {error!r}") from error
+        raise ProfileError(f"unexpected XProf output for {module}: {error!r}") from error
 
 
 def _bytes(mib: float) -> int:
@@ -246,11 +247,11 @@ def _field(result: Mapping[str, Any], name: str) -> int:
     return _bytes(result.get(name, 0))
 
 
-def _allocated(lasting: Iterable[Mapping[str, Any]], *, parameter: bool) -> int:
-    """Bytes of the lasting allocations that may live out, of those that are parameters or not."""
-    attributes = ((_field(a, "sizeMib"), a.get("attributes", ())) for a in lasting)
+def _live_out_bytes(indefinite: Iterable[Mapping[str, Any]], *, parameters: bool) -> int:
+    """Bytes of the allocations that may live out: of the parameters, or of the others."""
+    attributes = ((_field(a, "sizeMib"), a.get("attributes", ())) for a in indefinite)
     return sum(
-        size for size, has in attributes if _LIVE_OUT in has and (_PARAMETER in has) is parameter
+        size for size, has in attributes if _LIVE_OUT in has and (_PARAMETER in has) is parameters
     )
 
 
@@ -258,13 +259,13 @@ def _rows(result: Mapping[str, Any], memory_space: str) -> tuple[PeakOp, ...]:
     """The rows of a result, the small buffers last."""
     spans = result.get("logicalBufferSpans", {})
     rows = [_row(o, spans, memory_space) for o in result.get("maxHeap", ())]
-    if memory_color(memory_space) != 0:
-        rows = [*_lasting_rows(result.get("indefiniteLifetimes", ()), memory_space), *rows]
-    shown = [row for row in rows if row.instruction and row.size_bytes >= SMALL_BYTES]
-    small = sum(row.size_bytes for row in rows) - sum(row.size_bytes for row in shown)
-    if small:
-        shown.append(PeakOp(instruction="", size_bytes=small, memory_space=memory_space))
-    return tuple(shown)
+    if memory_color(memory_space) != MemoryColor.HBM:
+        rows = [*_indefinite_rows(result.get("indefiniteLifetimes", ()), memory_space), *rows]
+    large = [row for row in rows if row.instruction and row.size_bytes >= SMALL_BYTES]
+    small_bytes = sum(row.size_bytes for row in rows) - sum(row.size_bytes for row in large)
+    if small_bytes:
+        large.append(PeakOp(instruction="", size_bytes=small_bytes, memory_space=memory_space))
+    return tuple(large)
 
 
 def _row(heap_object: Mapping[str, Any], spans: Mapping[str, Any], memory_space: str) -> PeakOp:
@@ -296,9 +297,11 @@ def _stack(source_info: Mapping[str, Any]) -> tuple[str, ...]:
     return frames
 
 
-def _lasting_rows(lasting: Iterable[Mapping[str, Any]], memory_space: str) -> Iterable[PeakOp]:
-    """A row for each lasting allocation: its largest buffer."""
-    for allocation in lasting:
+def _indefinite_rows(
+    indefinite: Iterable[Mapping[str, Any]], memory_space: str
+) -> Iterable[PeakOp]:
+    """A row for each allocation of indefinite lifetime: its largest buffer."""
+    for allocation in indefinite:
         buffers = allocation.get("logicalBuffers", ())
         largest: Mapping[str, Any] = max(buffers, key=lambda b: _field(b, "sizeMib"), default={})
         if not _field(largest, "sizeMib"):

@@ -163,6 +163,32 @@ def test_what_holds_no_profile_is_a_sentence(tmp_path: Path) -> None:
         load_peak_summary(tmp_path)
 
 
+def test_a_folder_is_searched_six_levels_deep(tmp_path: Path) -> None:
+    """A run below six folders is found, one below seven is not."""
+    logdir = tmp_path.joinpath(*"123456")
+    keep(logdir, module("jit_f(1)"))
+
+    assert load_peak_summary(tmp_path).program_id == 1
+    (tmp_path / "1").rename(tmp_path / "0")
+    (tmp_path / "1").mkdir()
+    (tmp_path / "0").rename(tmp_path / "1" / "1")
+    with pytest.raises(ProfileError, match=r"in .*: expected .*, at most 6 folders deep$"):
+        load_peak_summary(tmp_path)
+
+
+def test_a_search_ends_in_a_folder_of_any_size(tmp_path: Path) -> None:
+    """After 20,000 files and folders; the error says so, and a run near the top is still found."""
+    (tmp_path / "deep" / "deep").mkdir(parents=True)
+    for number in range(20_000):
+        (tmp_path / "deep" / f"{number}").touch()
+    keep(tmp_path / "deep" / "deep", module("jit_f(1)"))
+
+    with pytest.raises(ProfileError, match="among the first 20000 files and folders: expected"):
+        load_peak_summary(tmp_path)
+    keep(tmp_path, module("jit_g(2)"))
+    assert load_peak_summary(tmp_path).program_id == 2
+
+
 def test_choices_that_there_are_not_are_value_errors(tmp_path: Path) -> None:
     """A memory space or a reader that is not known lists those that are, before any reading."""
     with pytest.raises(ValueError, match="unknown memory_space 'hmb': choose one of 'hbm', 'vmem'"):
