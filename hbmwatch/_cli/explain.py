@@ -38,9 +38,9 @@ def _report(message: OomMessage, *more_notes: str) -> OomReport:
 
 def _distinct_reports(messages: Sequence[OomMessage]) -> list[OomReport]:
     """One report for equal messages, as every host of a job logs them, with their number."""
-    groups: dict[str, list[OomMessage]] = {}
+    groups: dict[OomMessage, list[OomMessage]] = {}
     for message in messages:
-        groups.setdefault(repr(dataclasses.replace(message, text="")), []).append(message)
+        groups.setdefault(dataclasses.replace(message, text=""), []).append(message)
     return [
         _report(equal[0], *([f"Appears {len(equal)} times in this log."] if equal[1:] else []))
         for equal in groups.values()

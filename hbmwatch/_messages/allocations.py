@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hbmwatch._messages.tpu import SCOPED_ALLOCATION
 from hbmwatch._records.peak_op import Kind, PeakOp
 from hbmwatch._records.sizes import SIZE, read_size
 
@@ -143,7 +144,7 @@ def failed_allocation(
         return (PeakOp(name or "", "", "", shape, size, size, kind, memory_space),)
     stack = re.search(_STACK_OP, text)
     if stack:
-        label = text[stack.start(1) :].partition(" Scoped allocation with size")[0]
+        label = text[stack.start(1) :].partition(f" {SCOPED_ALLOCATION}")[0]
         shape = label[len(stack[1]) :].partition(" ")[0]
         entry = {"XLA label": label, "Operator": label, "Shape": shape, "Allocation type": "scoped"}
         return (_tpu_op(entry, requested_bytes, memory_space),)

@@ -10,6 +10,8 @@ from hbmwatch._messages.wording import Wording, optional
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.sizes import SIZE
 
+STATISTICS = "BufferAssignment stats: "
+
 _POOL = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="allocator")
 _DRIVER = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver")
 _HOST = OomMessage("", platform="gpu", phase="run", memory_space="host", pool="host")
@@ -33,7 +35,7 @@ _POOL_WORDINGS = (
         + r")(?!\.? ?Convolution performance may be suboptimal)",
     ),
     Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", source="continuation"),
-    Wording("gpu-stats", _POOL, "BufferAssignment stats: ", source="continuation"),
+    Wording("gpu-stats", _POOL, STATISTICS, source="continuation"),
     Wording(
         "gpu-entry",  # of the peak buffers, where a log was cut in their midst
         _POOL,

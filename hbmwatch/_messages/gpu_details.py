@@ -7,9 +7,9 @@ from typing import Any
 
 from hbmwatch._messages.allocations import add_ops, gpu_allocations
 from hbmwatch._messages.figures import add_total, refine
+from hbmwatch._messages.gpu import STATISTICS
 from hbmwatch._records.sizes import SIZE, read_size
 
-_STATISTICS = "BufferAssignment stats: "
 _TOTAL = (
     r"((?:parameter|constant|maybe_live_out|preallocated temp|total)"
     rf" (?:allocation|fragmentation)): +({SIZE})"
@@ -25,7 +25,7 @@ def add_gpu_details(fields: dict[str, Any], text: str) -> None:
         fields["memory_space"] = fields["pool"] = "host"
     if allocator.endswith("cpu"):  # TensorFlow's "cpu" and "mklcpu"
         fields |= {"platform": "cpu", "memory_space": None, "pool": "host"}
-    start = text.find(_STATISTICS)
+    start = text.find(STATISTICS)
     if start < 0:
         add_ops(fields, gpu_allocations(text))
         return

@@ -11,6 +11,8 @@ from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.message import OomMessage, Phase
 from hbmwatch._records.sizes import SIZE
 
+SCOPED_ALLOCATION = "Scoped allocation with size "
+
 _COMPILE = OomMessage("", platform="tpu", phase="compile")
 _COMPILE_HBM = OomMessage("", platform="tpu", phase="compile", memory_space="hbm")
 _RUN = OomMessage("", platform="tpu", phase="run", memory_space="hbm", pool="allocator")
@@ -39,7 +41,7 @@ WORDINGS = (
     Wording(
         "tpu-scoped",
         _COMPILE,
-        "Scoped allocation with size ",
+        SCOPED_ALLOCATION,
         "<requested_bytes>"
         + optional(
             " and limit <limit_bytes>",

@@ -1,20 +1,19 @@
-"""The parser on random figures, random wrappings, damaged texts and very long ones."""
+"""The parser on random figures, random wrappings, damaged texts and texts that are cut."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hbmwatch import OomMessage, parse_oom, parse_ooms
-from tests.messages.test_wrapped import MESSAGES, SAMPLES, WRAPPINGS, without_text
+from tests.messages.samples import SAMPLES, sample, without_text
+from tests.messages.test_wrapped import WRAPPINGS
 
-TEXTS = {name: (MESSAGES / f"{name}.txt").read_text() for name in SAMPLES}
+TEXTS = {name: sample(name) for name in SAMPLES}
 
 # Each with its figures in the places of fields; "#" marks whole bytes, "@" one of XLA:GPU's sizes.
 TEMPLATES = (
@@ -155,82 +154,3 @@ def test_a_text_cut_anywhere_claims_no_figure_that_the_whole_does_not(name: str)
                 coarse = message.resolution_bytes.get(field, 0) if message else 0
                 allowed = getattr(whole, field)
                 assert allowed is not None and abs(size - allowed) <= coarse, (text[:cut], field)
-
-
-MEGABYTES = 10
-SENTENCE = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.00G of 1.00G hbm."
-LOG = "2026-03-01 10:00:00.123456: I external/xla/xla/client.cc:12] step 7, memory in use 12 GiB\n"
-LONG = {
-    "a log without an OOM": LOG,
-    "a log of vLLM": "(EngineCore pid=106339) ERROR 06-03 07:41:11 [core.py:1184]      return x\n",
-    "near misses": "Ran out of memory in\n",
-    "near misses of a space": "Ran out of memory in memory space \n",
-    "near misses of an allocation": "Allocation (size=1) would exceed \n",
-    "near misses of a request": "Failed to allocate 5 x\n",
-    "warnings": "Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.00GiB with freed_by_"
-    "count=0. The caller indicates that this is not a failure.\n",
-    "open brackets": "[",
-    "open brackets on lines": "[core\n",
-    "open payloads": "[a='",
-    "open quotes": "Error loading program '",
-    "open shapes": "#allocation1 [shape = '",
-    "backslashes": "\\",
-    "escaped breaks": "\\n",
-    "boxes": "│ memory ",
-    "half a box": "│ ",
-    "escaped letters": "\\u003e memory",
-    "line breaks": "\n",
-    "spaces": " ",
-    "one letter": "a",
-    "one hint": "hbm ",
-    "hints in open brackets": "[memory\n",
-    "digits": "1",
-    "open code": "`hbm ",
-    "source": '"\n "memory ',
-    "source that ends": 'memory" \n',
-    "comments": "# memory\n",
-    "capacities": "Exceeded hbm capacity by ",
-    "references": "&#1; memory",
-    "syslog": "Mar  1 10:00:00 host memory: x\n",
-}
-
-
-def seconds(text: str) -> tuple[float, OomMessage | None]:
-    """The CPU time that a text takes, the least of up to three times, and its message."""
-    took: list[float] = []
-    while not took or (min(took) >= 2 and len(took) < 3):
-        start = time.process_time()
-        message = parse_oom(text)
-        took.append(time.process_time() - start)
-    return min(took), message
-
-
-@pytest.mark.parametrize("name", LONG)
-def test_ten_megabytes_without_an_oom_take_less_than_two_seconds(name: str) -> None:
-    """Nothing that repeats makes the parser go back over what it has read."""
-    text = LONG[name] * (MEGABYTES * 10**6 // len(LONG[name]))
-    took, message = seconds(text)
-    assert message is None
-    assert took < 2
-
-
-@pytest.mark.parametrize("name", LONG)
-def test_an_oom_at_the_end_of_ten_megabytes_is_found(name: str) -> None:
-    """What stands before an OOM changes neither its figures nor much of the time."""
-    text = LONG[name] * (MEGABYTES * 10**6 // len(LONG[name])) + "\n" + SENTENCE
-    took, message = seconds(text)
-    assert message is not None
-    assert (message.used_bytes, message.limit_bytes) == (2 * 2**30, 2**30)
-    assert took < 2
-
-
-def test_every_sample_has_a_word_that_a_long_log_is_searched_for() -> None:
-    """An OOM is found in a long log too, by a word that each wording has."""
-    filler = LOG.replace("memory", "m") * 1000
-    found = {name: parse_oom(filler + TEXTS[name] + "\n" + filler) for name in SAMPLES}
-    assert [name for name, message in found.items() if message is None] == []
-
-
-def test_samples_are_there() -> None:
-    """The tables above would pass without any sample; there are some."""
-    assert len(SAMPLES) > 100 and Path(MESSAGES).is_dir()

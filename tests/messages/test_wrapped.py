@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from hbmwatch import OomMessage, parse_oom
-
-MESSAGES = Path(__file__).parent / "samples"
-SAMPLES = sorted(file.stem for file in MESSAGES.glob("*.txt"))
+from hbmwatch import parse_oom
+from tests.messages.samples import SAMPLES, sample, without_text
 
 
 def each_line(prefix: str) -> Callable[[str], str]:
@@ -21,7 +17,7 @@ def each_line(prefix: str) -> Callable[[str], str]:
     return lambda text: "\n".join(prefix + line for line in text.split("\n"))
 
 
-def coloured(text: str) -> str:
+def colored(text: str) -> str:
     """Red, line by line, the status bold."""
     bold = text.replace("RESOURCE_EXHAUSTED", "\x1b[1mRESOURCE_EXHAUSTED\x1b[22m")
     return "\n".join(f"\x1b[31m{line}\x1b[0m" for line in bold.split("\n"))
@@ -61,10 +57,10 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
     "numbered": lambda text: f"2 root error(s) found.\n  (0) {text}",
     "torchrun": each_line("[rank0]: "),
     "mpirun": each_line("[1,2]<stderr>:"),
-    "colour": coloured,
-    "colour as text": lambda text: coloured(text).replace("\x1b", "\\x1b"),
+    "color": colored,
+    "color as text": lambda text: colored(text).replace("\x1b", "\\x1b"),
     "Ray": each_line("(RayTrainWorker pid=1234, ip=10.0.0.7) "),
-    "Ray in colour": each_line("\x1b[36m(step pid=1234)\x1b[0m "),
+    "Ray in color": each_line("\x1b[36m(step pid=1234)\x1b[0m "),
     "vLLM": each_line("(EngineCore pid=106339) ERROR 06-03 07:41:11 [core.py:1184] "),
     "timestamps": each_line("2026-03-01 10:00:00.123456: "),
     "ISO timestamps": each_line("2026-03-01T10:00:00Z "),
@@ -100,15 +96,10 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
 }
 
 
-def without_text(message: OomMessage | None) -> OomMessage | None:
-    """A message whose text does not count."""
-    return message and dataclasses.replace(message, text="")
-
-
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 def test_a_wrapped_message_is_read_as_the_bare_one(wrapping: str) -> None:
     """Every sample means the same inside of a wrapping; its text is the text that was given."""
-    texts = {name: (MESSAGES / f"{name}.txt").read_text() for name in SAMPLES}
+    texts = {name: sample(name) for name in SAMPLES}
     bare = {name: without_text(parse_oom(text)) for name, text in texts.items()}
     wrapped = {name: WRAPPINGS[wrapping](text) for name, text in texts.items()}
     read = {name: parse_oom(text) for name, text in wrapped.items()}
