@@ -1,1 +1,1 @@
-"""What hbmwatch costs: each module here asks one question, beside the bare case, with a ratio."""
+"""What hbmwatch costs: each module answers one question with a ratio to the bare case."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: the benchmarks named, else all of them, each in a process."""
+"""`python -m benchmarks [NAME ...]`: runs these benchmarks, or all, each in its own process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def main(names: list[str]) -> int:
     """Run benchmarks, each in a process of its own, so that none warms another's caches.
 
     Returns:
-        The exit status: 0, 1 where a benchmark failed, 2 where there is none of a name.
+        The exit status: 0, 1 if a benchmark failed, 2 if there is none with a name.
     """
     there = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
     there = [name for name in there if not name.startswith("_")]
     unknown = sorted(set(names) - set(there))
     if unknown:
-        print(f"no benchmark {', '.join(unknown)}: choose of {', '.join(there)}", file=sys.stderr)
+        print(f"no benchmark {', '.join(unknown)}: choose from {', '.join(there)}", file=sys.stderr)
         return 2
     commands = [[sys.executable, "-m", f"benchmarks.{name}"] for name in names or there]
     return max(min(1, abs(subprocess.run(command).returncode)) for command in commands)

@@ -1,4 +1,4 @@
-"""Timing that bears with a noisy machine, and tables of what came out."""
+"""Timing on a noisy machine, and tables of the results."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def fastest(
 ) -> dict[str, float]:
     """Seconds a call of each case takes: the minimum of interleaved runs.
 
-    What else the machine does only ever adds time, so the minimum is the figure that repeats;
-    interleaving spreads a slow spell over all cases alike.
+    Other programs only ever add time, so the minimum is the figure that repeats. Interleaving
+    spreads a slow spell over all cases.
 
     Args:
         cases: Calls by name; each is made once beforehand.
         runs: How often each case is timed.
         calls: How many calls are timed together.
-        clock: Seconds since some moment; time.thread_time counts the calling thread's own work.
+        clock: Seconds since some moment; time.thread_time counts the work of this thread alone.
     """
     for call in cases.values():
         call()

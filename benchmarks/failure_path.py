@@ -1,11 +1,11 @@
 """How long does it take from the compiler's exception to ours, with the report?
 
-The failure is explained several times over and the fastest is shown, by phase: "capture" is the
-profiler session in which the runtime hands over its programs (XLA's own work), "read" finds the
-program and its peak, "files" keeps the profile, "text" renders the report. Beside it, as a whole
-process, what XProf's command takes that prints the same peak from the same profile. Phases are in
-the thread's own time, which other programs disturb less; "on the wall" is the best of the whole,
-"first time" the first, which loads what a program does not need before it fails.
+The failure is explained several times, and the fastest is shown by phase: "capture" is the profiler
+session that collects the programs from the runtime (XLA's own work), "read" finds the program and
+its peak, "files" keeps the profile, "text" renders the report. Beside it stands the time of XProf's
+command, as a whole process, which prints the same peak from the same profile. Phases are in the
+time of the thread, which other programs disturb less. "wall" is the fastest whole, "first time" the
+first, which loads what a program does not need before it fails.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ ENVIRONMENT = {  # what libtpu needs to compile on a machine without a TPU
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TPU_MIN_LOG_LEVEL": "3",
 }
-# Each function is watched where its caller looks it up.
+# Each function is timed under the name by which its caller finds it.
 PHASES: dict[str, list[tuple[Any, str]]] = {
     "capture": [(profiler, "collect"), (dump, "dump")],
     "read": [(capture, "_find"), (capture, "read_modules"), (build, "peak_summary")],
     "findings": [
-        (conclude, "find"),
+        (conclude, "find_findings"),
         (conclude, "rollup"),
         (conclude, "with_roles"),
         (build, "breakdown"),
@@ -145,7 +145,7 @@ PROGRAMS: dict[str, Program] = {
 
 
 class Clock:
-    """Seconds by phase; an inner phase's time does not count for the outer one's."""
+    """Seconds by phase; the time of an inner phase does not count for the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -184,7 +184,7 @@ CLOCK = Clock()
 
 
 def explained(raise_explained: Callable[..., Any]) -> Callable[..., Any]:
-    """raise_explained, called several times for one failure; the fastest one's times remain."""
+    """raise_explained, called several times for one failure; the times of the fastest are kept."""
 
     def repeated(error: Exception, *rest: Any) -> None:
         timings, walls = [], []
@@ -205,7 +205,7 @@ def explained(raise_explained: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Measured(Exception):
-    """What explaining a failure took, by phase and each time on the wall, and the report."""
+    """How long explaining a failure took, by phase and in wall time, and the report."""
 
     def __init__(self, seconds: dict[str, float], walls: list[float], report: OomReport) -> None:
         super().__init__()
@@ -224,9 +224,9 @@ def measure(program: Program) -> Measured:
 
 
 def xprof_seconds(logdir: str) -> float:
-    """What XProf's command takes as a whole process, at best; each finds no cache of another's.
+    """What XProf's command takes as a whole process, at best, without its caches.
 
-    One lies beside the profile; the other, by the profile's content, in the temporary folder.
+    It keeps one beside the profile, and one by the profile's content in the temporary folder.
     """
     best = float("inf")
     for number in range(3):
@@ -248,7 +248,7 @@ def xprof_seconds(logdir: str) -> float:
 
 
 def main(names: list[str]) -> None:
-    """Print a row for each program; `names` chooses those that begin so."""
+    """Print a row for each program, or for those that begin with one of `names`."""
     os.environ |= ENVIRONMENT
     jax.config.update("jax_platforms", "cpu")
     for phase, functions in PHASES.items():
@@ -267,7 +267,7 @@ def main(names: list[str]) -> None:
             tempfile.tempdir = folder
             rows.append(_row(name, measure(program)))
             tempfile.tempdir = None
-    sums = ("all", "all but capture", "on the wall", "first time", "xprof", "profile")
+    sums = ("all", "all but capture", "wall", "first time", "xprof", "profile")
     print(table(("ms", *PHASES, "other", *sums), rows))
 
 

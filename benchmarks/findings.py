@@ -1,8 +1,7 @@
-"""What do the findings cost, beside the reading of the program that they stand on?
+"""What do the findings cost, beside reading the program?
 
-A train step of a 48-layer transformer, unrolled, on a v5e that it does not fit: the breakdown, the
-roll-up and the findings, against reading the program and its peak, which a failure pays anyway.
-`python -m benchmarks findings`
+A train step of a 48-layer transformer, unrolled, does not fit on a v5e. The breakdown, the roll-up
+and the findings are compared with reading the program and its peak, which a failure needs anyway.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from tests import oom_programs
 
 LAYERS = 48
 WIDTH = 1024
-# What the compiler may use: it gives up at once, and leaves the program.
+# With so little memory the compiler gives up at once, and still leaves the program.
 TIGHT = {"xla_tpu_max_hbm_size_mib": "2048"}
 TARGET_MS = 50
 RUNS = 12
 
 
 def lowered_step() -> Any:
-    """A train step with momentum, nothing donated: 1,200 buffers and more at its peak."""
+    """A train step with momentum, nothing donated: more than 1,200 buffers at its peak."""
 
     def block(p: Any, x: Any) -> Any:
         x = x + oom_programs.attention(p, x, 8)

@@ -1,11 +1,11 @@
 """What does watching a step cost as long as it succeeds?
 
-The floor for any Python decorator is a closure with a try/except. "x wrapper" is what a case adds
-to its bare call as a multiple of what that closure adds; left out where the closure adds less than
-1 % of the call, which nobody can measure. Times are the calling thread's own, so that other
-programs disturb less; steps run in that thread, not beside it (run_ahead has the asynchronous
-case). "x bare" compares whole calls on the wall's clock; jax.profiler.trace is the recipe of
-OpenXLA's page.
+The least that a Python decorator can add is a closure with a try/except. "x wrapper" is what a case
+adds to its bare call as a multiple of what that closure adds. It is empty where the closure adds
+less than 1% of the call, which is too little to measure. Times are those of the calling thread, so
+that other programs disturb less; steps run in that thread (run_ahead measures the asynchronous
+case). "x bare" compares whole calls in wall time; jax.profiler.trace is the recipe of OpenXLA's
+page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Step = Callable[..., Any]
 ELEMENTS = {"3 us": 8, "10 us": 350, "50 us": 2200, "1 ms": 50000}
 LEAVES = (1, 100, 1000)
 WAITED, ALWAYS, TRACED = "jit, waited for", 'watch_hbm, sync="always"', "jax.profiler.trace"
-BARE = {  # what a case is compared with
+BARE = {  # the case that each one is compared with
     "jit, bare wrapper": "jit",
     "jit, watch_hbm": "jit",
     "jit in `with watch_hbm()`": "jit",
@@ -53,11 +53,11 @@ def bare_wrapper(fun: Step) -> Step:
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
-    """A step that does nothing, so that what is around it shows most clearly."""
+    """A step that does nothing, so that the cost around it shows most clearly."""
 
 
 def work(state: list[jax.Array]) -> jax.Array:
-    """A step whose time goes with the size of its first argument."""
+    """A step that takes as long as its first argument is large."""
     x = state[0]
     for _ in range(4):
         x = jnp.sin(x) + 0.5
@@ -65,7 +65,7 @@ def work(state: list[jax.Array]) -> jax.Array:
 
 
 def measure(elements: int, leaves: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds per call of each way to run the step: the thread's own, and of some the wall's."""
+    """Seconds per call of each way to run the step: of the thread, and for some in wall time."""
     state = [jnp.ones(elements), *(jnp.float32(n) for n in range(leaves - 1))]
     jitted = jax.jit(work, keep_unused=True)
     compiled = jitted.lower(state).compile()

@@ -1,7 +1,8 @@
 """What does importing cost?
 
-hbmwatch after jax, which whoever imports it has loaded, and reading one message, for which a cold
-interpreter loads no jax. Each is a fresh process; the processor time of the fastest of some.
+hbmwatch after jax, which a training program has loaded anyway, and parsing one message in a cold
+interpreter, which loads no jax. Each case is a fresh process; the fastest of some counts, in
+processor time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from benchmarks._timing import table, versions
 
 RUNS = 15
 MESSAGE = "RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes."
-CASES = {  # what has been loaded before, and what is timed
+CASES = {  # what is loaded before, and what is timed
     "jax": ("", "import jax"),
     "hbmwatch, after jax": ("import jax", "import hbmwatch"),
     "watch_hbm, after jax": ("import jax", "from hbmwatch import watch_hbm"),
@@ -25,7 +26,7 @@ CASES = {  # what has been loaded before, and what is timed
 
 
 def seconds(before: str, timed: str, bytecode: str) -> float:
-    """What the timed code takes in a fresh interpreter that has run the other."""
+    """What the timed code takes in a fresh interpreter, after the code before it."""
     start, end = "start = time.process_time()", "print(time.process_time() - start)"
     code = "\n".join(["import time", before, start, timed, end])
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}

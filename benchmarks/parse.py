@@ -1,7 +1,7 @@
 """How long does parse_oom take over a log, and does the time grow in proportion to it?
 
-"x split" compares with the bare case of reading a log in Python: text.split(). "growth" is the time
-per MB of the longest text over that of the one a tenth as long; 1.0 is in proportion.
+"x split" compares with the bare case of reading a log in Python, text.split(). "growth" is the time
+per MB of the longest text, divided by that of a text a tenth as long; 1.0 is in proportion.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FAILURE = (
     "memory in memory space hbm. Used 22.00G of 15.75G hbm. Exceeded hbm capacity by 6.25G.\n"
 )
 STEP = "2026-03-01 10:00:00.123456: I external/xla/xla/client.cc:12] step 7, memory in use 12 GiB\n"
-CASES = {  # what is repeated, and what stands at the end
+CASES = {  # what is repeated, and what is at the end
     "a log without an OOM": (STEP, ""),
     "a log with an OOM at its end": (STEP, FAILURE),
     "a log with a prefix on each line": ("(EngineCore pid=106339) ERROR " + STEP, FAILURE),
@@ -35,7 +35,7 @@ def text(repeated: str, end: str, megabytes: float) -> str:
 
 
 def milliseconds_per_megabyte(repeated: str, end: str, megabytes: float) -> tuple[float, float]:
-    """What parse_oom takes, and what split takes."""
+    """What parse_oom and split take."""
     whole = text(repeated, end, megabytes)
     cases = {"parse": lambda: parse_oom(whole), "split": lambda: whole.split()}
     took = fastest(cases, runs=3, calls=1, clock=time.thread_time)

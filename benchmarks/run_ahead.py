@@ -1,7 +1,7 @@
 """Does the host run as far ahead of the device under watch_hbm as with bare jit?
 
-Twenty steps are dispatched without waiting; then the host is free, and so many results are still
-being computed.
+Twenty steps are dispatched without waiting. How many results are still being computed when the host
+is free?
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def work(x: jax.Array) -> jax.Array:
 
 
 def run_ahead(step: Callable[..., Any], x: jax.Array) -> tuple[float, float, int]:
-    """Seconds until the host is free, and until all is computed; results outstanding when free."""
+    """Seconds until the host is free and until all is computed; the results outstanding then."""
     jax.block_until_ready(step(x))
     start = time.perf_counter()
     results = [step(x) for _ in range(STEPS)]

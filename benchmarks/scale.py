@@ -1,8 +1,8 @@
 """How do time and memory grow with the number of buffers, and with the number of modules?
 
-Programs made up of N buffers that are all live at the peak, a profile of them read, summed up,
-searched for findings and rendered, each in a process of its own; and a profile of 500 modules, a
-long notebook's, of which one is wanted, beside a profile of that one alone.
+Programs are made up of N buffers that are all live at the peak. Each is read, summed up, searched
+for findings and rendered, in a process of its own. Then one module is read from a profile of 500
+modules, as a long notebook makes it, and from a profile of that module alone.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _instruction(number: int) -> dict[str, Any]:
 
 
 def phases(proto: bytes) -> dict[str, Callable[[Any], Any]]:
-    """The report's parts, each made of what the one before gave."""
+    """The phases of a report; each takes what the one before returned."""
     message = parse_oom(MESSAGE) or OomMessage(MESSAGE)
     return {
         "parse": lambda _: parse_program(proto, "jit_step(1)"),
@@ -110,7 +110,7 @@ def phases(proto: bytes) -> dict[str, Callable[[Any], Any]]:
 
 
 def measure(proto: bytes) -> list[float]:
-    """Processor seconds of each phase, and at last the MiB that they took at most."""
+    """Processor seconds of each phase, then the peak memory of all of them in MiB."""
     before = _peak_mib()
     times = []
     given: Any = None
@@ -122,14 +122,14 @@ def measure(proto: bytes) -> list[float]:
 
 
 def _peak_mib() -> float:
-    """The most memory that this process has held so far; Linux alone counts it from its start."""
+    """The peak memory of this process so far; only Linux counts it from the start."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
     return int(peak) / 1024
 
 
 def _in_a_child(proto: bytes) -> list[float]:
-    """What `measure` gives in a process that has never held more than this program."""
+    """What `measure` returns in a fresh process, which has not held another program."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(proto)
         file.flush()
