@@ -62,7 +62,7 @@ def start(code: str, *args: object, prelude: str = PRELUDE) -> subprocess.Popen[
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
-def outputs(children: Sequence[subprocess.Popen[str]], seconds: float = 120) -> list[str]:
+def outputs(children: Sequence[subprocess.Popen[str]], seconds: float = 280) -> list[str]:
     """What children printed, all of which must have succeeded."""
     printed = []
     try:

@@ -1,4 +1,4 @@
-"""What else is on the device: memory statistics, and live arrays that the call did not pass in."""
+"""What else is on the device: memory statistics, and live arrays of other parts of the program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hbmwatch._jax.lowering import lowering_details
 from hbmwatch._records.report import DeviceMemory, LiveArrays
 
 _SHOWN_GROUPS = 20
-_TELLING = ("cpu", "gpu", "cuda", "rocm")
+_WITH_ADDRESSES = ("cpu", "gpu", "cuda", "rocm")
 
 
 def devices_of(lowered: Any | None, args: Any) -> list[Any]:
@@ -31,12 +31,12 @@ def devices_of(lowered: Any | None, args: Any) -> list[Any]:
 def device_memory(
     devices: Sequence[Any], args: Any, deleted: tuple[str, ...], at_run_time: bool
 ) -> DeviceMemory | None:
-    """What else was on the fullest of the program's devices; None where none is known.
+    """What else was on the fullest of the program's devices; None where no device is known.
 
     Args:
         devices: The program's devices, of a live backend or of a topology.
-        args: The call's arguments and outputs, whose arrays do not count.
-        deleted: Paths of the donated arguments that are gone.
+        args: The call's arguments and outputs; their arrays do not count.
+        deleted: Paths of the donated arguments that are deleted.
         at_run_time: Whether the device was in use when the program failed.
     """
     if not devices:
@@ -58,12 +58,12 @@ def device_memory(
 def _stats(device: Any) -> Mapping[str, int]:
     try:
         return device.memory_stats() or {}
-    except Exception:  # CPU has none, a device of another process raises
+    except Exception:  # the device of another process, for example
         return {}
 
 
 def _live(device: Any, args: Any) -> tuple[LiveArrays, ...]:
-    """Live arrays on a device that the call did not pass in, grouped by shape and dtype."""
+    """Live arrays on a device that are not arguments of the call, grouped by shape and dtype."""
     leaves = jax.tree_util.tree_leaves(args)
     passed = {id(leaf) for leaf in leaves}
     groups: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
@@ -87,7 +87,7 @@ def _has_memory(array: Any) -> bool:
     if array.is_deleted():
         return False
     try:
-        if array.is_ready():  # or waiting would be long
+        if array.is_ready():  # waiting for another one could take long
             array.block_until_ready()
     except Exception:
         return False
@@ -95,25 +95,27 @@ def _has_memory(array: Any) -> bool:
 
 
 def _buffer(array: Any, device: Any) -> int | None:
-    """The address of an array's memory on a device, which others may share, if it is known.
+    """The address of an array's memory on a device; None where it is not known.
 
-    XLA aborts the process where it is asked for the address of what a failed call should have made.
+    Arrays may share memory. XLA aborts the process if it is asked for the address of an array that
+    a failed call should have made.
     """
     try:
         # In this order: an array may become ready, and have failed, between the two.
-        if device.platform not in _TELLING or not (array.is_ready() and _has_memory(array)):
+        if device.platform not in _WITH_ADDRESSES or not (array.is_ready() and _has_memory(array)):
             return None
         if len(array.sharding.device_set) > 1:
-            array = next(one.data for one in array.addressable_shards if one.device == device)
+            shards = array.addressable_shards
+            array = next(shard.data for shard in shards if shard.device == device)
         return int(array.unsafe_buffer_pointer())
-    except Exception:  # it is none of this device, or the device does not tell
+    except Exception:  # it is on another device, or this one gives no address
         return None
 
 
 def deleted_paths(
     fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The pytree paths of the arguments that were donated and are deleted now."""
+    """The pytree paths of the donated arguments that are deleted."""
     leaves = named_leaves(fun, args, kwargs)
     arrays = (
         (path, leaf)

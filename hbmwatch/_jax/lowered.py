@@ -1,4 +1,4 @@
-"""What is known of a call before it is compiled: its argument and output leaves, without arrays."""
+"""A call as it is lowered: its argument and output leaves by shapes, without arrays."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _device_count(details: LoweringDetails, shardings: Iterable[Any]) -> int | N
 def array_leaves(
     fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Leaf, ...]:
-    """The array leaves of a call's arguments, by shapes: also of arrays that are deleted now."""
+    """The array leaves of a call's arguments, by shapes; deleted arrays have shapes, too."""
     leaves = named_leaves(fun, args, kwargs)
     arrays = [(path, leaf) for path, leaf in leaves if hasattr(leaf, "shape")]
     return tuple(

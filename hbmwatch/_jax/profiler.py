@@ -1,8 +1,8 @@
-"""JAX's profiler: one way to the HloProto of a program that failed.
+"""JAX's profiler: it has the HloProto of a program that failed.
 
-It leaves the user's own profiler as it is. The public jax.profiler.trace cannot be used after a
-failure: when another session is open, or the folder cannot be written, it leaves jax.profiler
-unusable for the rest of the process.
+The public jax.profiler.trace cannot be used after a failure: if another session is open, or if the
+folder cannot be written, it leaves jax.profiler unusable for the rest of the process. A session of
+our own does not touch the user's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import logging
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ from hbmwatch._jax.unavailable import Unavailable
 
 _log = logging.getLogger("hbmwatch")
 
-_LOCK_SECONDS = 5.0  # a trace of the user's that is being written holds the lock
+_LOCK_SECONDS = 5.0  # the lock is held while a trace of the user's is written
 
 
 def collect() -> bytes:
-    """The XSpace of a session that is opened and closed at once, all tracers off.
+    """The serialized XSpace of a session that is opened and closed at once, all tracers off.
 
     It holds the HLO of every live executable, and of the last TPU compile, failed or not.
 
@@ -34,26 +33,34 @@ def collect() -> bytes:
         Unavailable: The profiler is busy, or this JAX lacks the private names that are needed.
         MemoryError: The host has no memory left for the profile.
     """
+    session, lock = _session_and_lock()
+    held: list[bool] = []
+    try:
+        # C code takes the lock and notes it in one step. Ctrl-C after a plain call of acquire()
+        # would leave jax.profiler locked for good, and `with lock` waits without a limit.
+        held += filter(None, map(lock.acquire, (True,), (_LOCK_SECONDS,)))
+        if not held:
+            raise Unavailable("another thread is starting or stopping the profiler")
+        # An interrupt before stop() drops the session, which closes it.
+        return bytes(session(_quiet_options()).stop())
+    except (MemoryError, Unavailable):
+        raise  # without memory nothing should be compiled for a dump: compilers abort
+    except Exception as error:
+        raise Unavailable(f"the profiler is busy or failed: {_first_line(error)}") from error
+    finally:
+        if held:
+            lock.release()
+
+
+def _session_and_lock() -> tuple[Any, Any]:
+    """The class of a profiler session, and the lock of jax.profiler, both private to JAX."""
     try:
         from jax._src.lib import _profiler
         from jax._src.profiler import _profile_state as state
 
-        session, lock = _profiler.ProfilerSession, state.lock
+        return _profiler.ProfilerSession, state.lock
     except (ImportError, AttributeError) as error:
-        raise Unavailable(f"this JAX has no profiler session that can be used: {error}") from error
-    until = time.monotonic() + _LOCK_SECONDS
-    while lock.locked():
-        if time.monotonic() > until:
-            raise Unavailable("the profiler is being started or stopped elsewhere")
-        time.sleep(0.001)
-    try:
-        # Ctrl-C between acquire(timeout=...) and a `try` would leave jax.profiler locked for good.
-        with lock:
-            return bytes(session(_quiet_options()).stop())
-    except MemoryError:  # then nothing should be compiled for a dump: compilers abort
-        raise
-    except Exception as error:
-        raise Unavailable(f"the profiler is busy or failed: {_first_line(error)}") from error
+        raise Unavailable(f"this JAX has no usable profiler session: {error}") from error
 
 
 def _quiet_options() -> Any:
@@ -66,7 +73,7 @@ def _quiet_options() -> Any:
 
 @contextlib.contextmanager
 def traced(run_folder: Path) -> Iterator[None]:
-    """jax.profiler.trace around the body, its files in `run_folder`; a step never fails for it."""
+    """jax.profiler.trace around the body, its files in `run_folder`; the body runs in any case."""
     refused: list[bool] = []
     with contextlib.ExitStack() as stack:
         try:
@@ -75,7 +82,7 @@ def traced(run_folder: Path) -> Iterator[None]:
             stack.callback(_stop_trace, scratch, run_folder, refused)
             jax.profiler.start_trace(scratch)
         except Exception as error:
-            _log.debug("no trace around this call", exc_info=error)
+            _log.debug("could not start a trace around this call", exc_info=error)
             refused.append(True)
         yield
 
@@ -86,7 +93,7 @@ def _stop_trace(scratch: str, run_folder: Path, refused: list[bool]) -> None:
     try:
         jax.profiler.stop_trace()
     except Exception as error:
-        _log.debug("the trace around this call could not be stopped", exc_info=error)
+        _log.debug("could not stop the trace around this call", exc_info=error)
         _forget_trace()
         return
     try:
@@ -94,11 +101,11 @@ def _stop_trace(scratch: str, run_folder: Path, refused: list[bool]) -> None:
         for file in Path(scratch).glob("plugins/profile/*/*"):
             shutil.move(file, run_folder / file.name)
     except OSError as error:
-        _log.debug("the trace around this call could not be kept", exc_info=error)
+        _log.debug("could not keep the trace around this call", exc_info=error)
 
 
 def _forget_trace() -> None:
-    """Let jax.profiler start again: a stop that failed leaves it in the started state for good."""
+    """Let jax.profiler start again: after a stop that failed it counts as started for good."""
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src.profiler import _profile_state as state
 

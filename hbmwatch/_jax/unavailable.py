@@ -1,7 +1,7 @@
-"""The error of a way to the HloProto that is closed."""
+"""The error of a way to the HloProto that does not work here."""
 
 from __future__ import annotations
 
 
 class Unavailable(Exception):
-    """The HloProto cannot be had this way; the text says why."""
+    """The HloProto cannot be obtained this way; the text says why."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import sys
 import threading
-import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ import pytest
 from jax._src.lib import _profiler
 
 from hbmwatch import HbmOomError, watch_hbm
+from hbmwatch._jax import profiler
+from hbmwatch._jax.unavailable import Unavailable
 from hbmwatch._xla.xspace import read_modules
 from tests.live import PETABYTE, SMALL, fill, oom_of
 
@@ -125,14 +130,12 @@ def test_traces_that_start_in_another_thread_during_reports_are_complete(tmp_pat
 
     thread = threading.Thread(target=take_traces)
     thread.start()
-    until = time.monotonic() + 3
-    while time.monotonic() < until:
+    while len(taken) < 3 and thread.is_alive():
         explained(step)
     done.set()
     thread.join()
 
     assert failed == []
-    assert len(taken) > 2
     for folder in taken:
         (file,) = folder.rglob("*.xplane.pb")
         assert events(file.read_bytes())
@@ -157,10 +160,71 @@ def test_a_private_name_of_jax_that_is_gone_costs_nothing(
     assert modules(tmp_path) == {"jit_fill"}
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_the_private_names_are_there(name: str) -> None:
-    """This jax has what our own session needs, so that a report costs no second compile."""
-    assert hasattr(PRIVATE[name], name)
+class TakenAtOnce:
+    """JAX's lock of the profiler as it is when another thread takes it just after it was free."""
+
+    def __init__(self, lock: Any) -> None:
+        self.acquire, self.release = lock.acquire, lock.release
+        self.__enter__, self.__exit__ = lock.__enter__, lock.__exit__
+
+    def locked(self) -> bool:
+        """It was free a moment ago."""
+        return False
+
+
+def test_waiting_for_the_profiler_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another thread holds jax.profiler for long, the session is given up."""
+    state = jax._src.profiler._profile_state
+    monkeypatch.setattr(profiler, "_LOCK_SECONDS", 0.05)
+
+    with state.lock:
+        with monkeypatch.context() as taken:
+            taken.setattr(state, "lock", TakenAtOnce(state.lock))
+            with pytest.raises(Unavailable, match="another thread is starting or stopping"):
+                profiler.collect()
+        assert state.lock.locked()
+
+    assert profiler.collect()
+
+
+def interrupt_at(number: int) -> Callable[..., Any]:
+    """A trace function that raises KeyboardInterrupt before an instruction of collect().
+
+    Of those behind the release of the lock there are none that matter.
+    """
+    lines, first = inspect.getsourcelines(profiler.collect)
+    release = first + next(n for n, line in enumerate(lines) if line.strip() == "finally:")
+    seen = 0
+
+    def trace(frame: types.FrameType, event: str, arg: object) -> Any:
+        nonlocal seen
+        if frame.f_code is not profiler.collect.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and (frame.f_lineno or 0) < release:
+            seen += 1
+            if seen == number:
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_an_interrupt_between_any_two_instructions_leaves_the_profiler_usable() -> None:
+    """Neither is jax.profiler locked, nor is a session left open, so that the next one works."""
+    for number in itertools.count(1):
+        sys.settrace(interrupt_at(number))
+        try:
+            profiler.collect()
+            break  # all instructions have been interrupted
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert not jax._src.profiler._profile_state.lock.locked()
+        assert profiler.collect()
+
+    assert number > 30  # more than a lock and a session
 
 
 def test_capture_always_in_a_trace_of_the_users(tmp_path: Path) -> None:
