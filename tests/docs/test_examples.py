@@ -11,6 +11,8 @@ import pytest
 
 from tests import programs
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 NEEDS = {"flax_nnx": ("flax", "optax"), "equinox_step": ("equinox", "optax"), "plain_jax": ()}
 

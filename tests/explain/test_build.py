@@ -178,6 +178,7 @@ def test_a_dumped_program_that_our_reader_refuses_is_read_by_xprof(
     assert made.missing == ("memory peak: refused",)
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_beyond_what_the_bare_call_prints(tmp_path: Path) -> None:
     """A process that catches the OOM has the same stderr with the watch as without."""
     code = (

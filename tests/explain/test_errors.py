@@ -79,6 +79,7 @@ def fail_in_a_worker(logdir: str) -> None:
     watch_hbm(fill, logdir=logdir)(jnp.ones(8))
 
 
+@pytest.mark.slow
 def test_it_crosses_a_process_pool(tmp_path: Path) -> None:
     """An HbmOomError that a worker raises is one in the parent, with its report."""
     spawn = multiprocessing.get_context("spawn")
@@ -289,6 +290,7 @@ def test_an_empty_report_reads(oom: HbmOomError) -> None:
     assert "requested 1.00 PiB" in str(bare.report)
 
 
+@pytest.mark.slow
 def test_the_error_reaches_the_user_of_a_script(tmp_path: Path) -> None:
     """An uncaught one prints the report under the error, in fewer lines than a terminal has."""
     code = (

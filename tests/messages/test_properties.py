@@ -63,6 +63,7 @@ def tpu_size(size_bytes: int, suffix: str = "") -> str:
     return f"{size_bytes / 1024**power:.{decimals}f}{'BKMGTP'[power]}{suffix}"
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.sampled_from(TEMPLATES),
@@ -117,6 +118,7 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     assert (message is None) == (parse_ooms(text) == ())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(
     st.sampled_from(SAMPLES),
@@ -141,6 +143,7 @@ BARE_END = {"gpu-driver--context", "host-alloc-size", "host-transfer"}
 CUT = [name for name in SAMPLES if len(TEXTS[name]) < 3000 and name not in BARE_END]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CUT)
 def test_a_text_cut_anywhere_claims_no_figure_that_the_whole_does_not(name: str) -> None:
     """Cut after any letter, a figure is the whole text's, within its rounding, or None."""

@@ -34,6 +34,7 @@ def small(*shape: int, dtype: Any = jnp.float32, sharding: Any = None) -> jax.Sh
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 @pytest.mark.parametrize("watched", [False, True], ids=["jit", "watch_hbm"])
 def test_donation_is_measured_on_a_topology(watched: bool) -> None:
@@ -57,6 +58,7 @@ def test_donation_is_measured_on_a_topology(watched: bool) -> None:
     assert "it fits" in measured.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_half_the_batch_is_measured_where_every_buffer_is_ordinary() -> None:
     """The aggregate's own remedy: half the batch, half of what scales with it."""

@@ -90,6 +90,7 @@ def test_of_several_runs_the_newest_is_read(tmp_path: Path) -> None:
     assert load_peak_summary(tmp_path).program_id == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_of_several_modules_the_largest_peak_is_taken(tmp_path: Path, reader: Reader) -> None:
     """Of all hosts, unless a module is asked for; one damaged host file does not hide the rest."""

@@ -220,6 +220,7 @@ def ask(url: str, **query: Any) -> Any:
     raise AssertionError(f"no answer from {url}")
 
 
+@pytest.mark.slow
 def test_the_run_opens_in_a_real_xprof_server(train_oom: HbmOomError) -> None:
     """The server lists the run, and its Memory Viewer shows our peak."""
     summary = peak_of(train_oom)
@@ -257,6 +258,7 @@ def test_a_mesh_is_reported_per_device(tmp_path: Path) -> None:
     assert "on each of 4 devices" in str(error.report)
 
 
+@pytest.mark.slow
 def test_a_pallas_kernel_out_of_vmem_is_not_explained_by_hbm(tmp_path: Path) -> None:
     """A VMEM overflow is an OOM of VMEM, and no table of HBM is shown as its cause."""
     pl = pytest.importorskip("jax.experimental.pallas")
@@ -278,6 +280,7 @@ def test_a_pallas_kernel_out_of_vmem_is_not_explained_by_hbm(tmp_path: Path) -> 
     assert "vmem" in error.report.missing[0]
 
 
+@pytest.mark.slow
 def test_one_name_compiled_in_several_threads_is_not_mixed_up(tmp_path: Path) -> None:
     """libtpu keeps the last compile alone; each failure has the peak of its own program."""
 

@@ -132,6 +132,7 @@ def test_an_unknown_memory_space_is_a_value_error() -> None:
         xprof.peak_summary(b"", "jit_step(1)", "hmb")
 
 
+@pytest.mark.slow
 @programs.needs_xprof
 def test_a_proto_on_which_xprof_never_ends_cannot_take_the_memory() -> None:
     """A cycle of stack frames makes XProf collect frames for ever: it hits its limit and dies."""

@@ -16,6 +16,8 @@ import pytest
 from hbmwatch import HbmOomError, OomReport, watch_hbm
 from tests.live import PETABYTE, PRELUDE, SIDE, SMALL, fill, oom_of, run
 
+pytestmark = pytest.mark.slow
+
 
 def doubled(x: jax.Array) -> jax.Array:
     """Another program that asks for a petabyte."""

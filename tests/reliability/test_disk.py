@@ -167,6 +167,7 @@ except HbmOomError as oom:
 """
 
 
+@pytest.mark.slow
 def test_processes_with_one_folder_have_a_profile_each(tmp_path: Path) -> None:
     """Two processes of one host that fail at the same time do not overwrite each other's."""
     children = [start(ONE_FAILURE, tmp_path) for _ in range(2)]

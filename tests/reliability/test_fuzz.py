@@ -28,6 +28,8 @@ from hbmwatch._xla.peak import caveats, peak_summary
 from hbmwatch._xla.program import parse_program
 from hbmwatch._xla.xspace import pack_modules, read_modules
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("HBMWATCH_FUZZ_EXAMPLES", "300"))
 fuzz = settings(
     max_examples=EXAMPLES,

@@ -20,6 +20,8 @@ import pytest
 from hbmwatch import OomReport, watch_hbm
 from tests.live import PETABYTE, SMALL, fill, oom_of, run
 
+pytestmark = pytest.mark.slow
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc and RLIMIT_AS are Linux's")
 
 

@@ -11,6 +11,8 @@ import pytest
 from hbmwatch import load_peak_summary
 from tests.live import IMPORTS, PETABYTE, outputs, start
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import json, os, time
 address, index, logdir = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -9,6 +9,8 @@ import pytest
 
 from tests.live import run
 
+pytestmark = pytest.mark.slow
+
 SOAK = """
 import gc, resource, tempfile, time
 tempfile.tempdir = sys.argv[1]

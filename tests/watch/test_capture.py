@@ -14,6 +14,7 @@ from hbmwatch import HbmOomError, watch_hbm
 from tests.live import PETABYTE, SMALL, fails, fill
 
 
+@pytest.mark.slow
 def test_a_successful_run_writes_no_file_and_starts_no_process(tmp_path: Path) -> None:
     """Without a failure nothing is made, not even the folder for profiles."""
     code = (
@@ -115,6 +116,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_the_persistent_compilation_cache_does_not_hide_the_program(tmp_path: Path) -> None:
     """With JAX's cache on and the profiler busy, the program is compiled for its dump."""
     ran = subprocess.run(

@@ -156,6 +156,7 @@ except HbmOomError as oom:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS bounds allocations on Linux alone")
 def test_the_value_error_of_a_warm_call_is_an_oom(tmp_path: Path) -> None:
     """A call that fails in jit's C++ fast path raises ValueError; we make it HbmOomError."""

@@ -63,6 +63,7 @@ def as_xprof_tells(summary: PeakSummary) -> PeakSummary:
     return replace(summary, ops=tuple(map(told, summary.ops)))
 
 
+@pytest.mark.slow
 @programs.needs_xprof
 @pytest.mark.parametrize(("name", "platform"), CASES)
 def test_both_readers_agree_on_every_program(name: str, platform: str) -> None:
@@ -74,6 +75,7 @@ def test_both_readers_agree_on_every_program(name: str, platform: str) -> None:
     assert expected[0].peak_bytes > 0
 
 
+@pytest.mark.slow
 @programs.needs_xprof
 @pytest.mark.parametrize(("name", "platform"), CASES)
 def test_rows_and_totals_are_the_figures_that_xprof_prints(name: str, platform: str) -> None:
@@ -324,6 +326,7 @@ def read_all(xspace: bytes) -> None:
             program.frames(instruction)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_a_damaged_profile_gives_a_sentence_or_a_summary(platform: str) -> None:
     """Cut or flipped anywhere: a ProfileError or a result, nothing else, and always an end."""
