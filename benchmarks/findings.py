@@ -24,7 +24,7 @@ from hbmwatch._jax.lowered import call_info
 from hbmwatch._records.message import OomMessage
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import Program, parse_program
-from tests import oom_programs
+from tests.oom_programs import base
 
 LAYERS = 48
 WIDTH = 1024
@@ -38,8 +38,8 @@ def lowered_step() -> Any:
     """A train step with momentum, nothing donated: more than 1,200 buffers at its peak."""
 
     def block(p: Any, x: Any) -> Any:
-        x = x + oom_programs.attention(p, x, 8)
-        return x + oom_programs.ffn(p, x)
+        x = x + base.attention(p, x, 8)
+        return x + base.ffn(p, x)
 
     def train_step(state: Any, x: Any) -> Any:
         def loss(params: Any) -> Any:
@@ -53,9 +53,9 @@ def lowered_step() -> Any:
         params = jax.tree.map(lambda p, m: p - 0.1 * m, state["params"], momentum)
         return {"params": params, "momentum": momentum}
 
-    params = [oom_programs.decoder_params(WIDTH)] * LAYERS
+    params = [base.decoder_params(WIDTH)] * LAYERS
     state = {"params": params, "momentum": params}
-    return oom_programs.on_one(train_step, state, oom_programs.array(8, 1024, WIDTH))
+    return base.on_one(train_step, state, base.array(8, 1024, WIDTH))
 
 
 def read(hlo_proto: bytes) -> tuple[Program, Any]:

@@ -88,7 +88,7 @@ def find_findings(
         if not _worth_reporting(facts, found) and (last := attempt(find, None)) is not None:
             found = [last]
     worth = _worth_reporting(facts, found) or found
-    return tuple(sorted(worth, key=lambda finding: -_rank(facts, finding)))
+    return tuple(sorted(worth, key=lambda finding: -rank(facts, finding)))
 
 
 def _larger_of_each_slug(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
@@ -104,7 +104,7 @@ def _worth_reporting(facts: ProgramFacts, found: Sequence[Finding]) -> list[Find
     return [f for f in found if (f.saves_bytes or 0) >= facts.minimum_saving_bytes]
 
 
-def _rank(facts: ProgramFacts, finding: Finding) -> float:
+def rank(facts: ProgramFacts, finding: Finding) -> float:
     """The weight, times the share of the bytes over the limit that the remedy frees."""
     advice = ADVICE[finding.slug]
     least = advice.least_share_of_peak * facts.peak_bytes

@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 from hbmwatch import watch_hbm
 from hbmwatch._preflight.verify import Verification, verify
 from hbmwatch._records.report import Finding
-from tests.findings.test_findings import explained
-from tests.oom_programs import array, mlp, size
+from tests.findings.cases import explained
+from tests.oom_programs.base import array, mlp, size
 from tests.programs import devices
 
 KIB = 1024

@@ -1,0 +1,113 @@
+"""The facts of a program: its limit, its batch, and what is worth reporting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch._analysis import facts
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.rank import find_findings
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.report import DeviceMemory, LiveArrays
+from hbmwatch._records.sizes import format_size
+from tests.findings.cases import TINY_MIB, explain
+from tests.findings.small import limited
+from tests.hlo import MIB, Hlo
+from tests.oom_programs.base import array, on_one
+
+
+@pytest.mark.parametrize(
+    ("message", "minimum_mib"),
+    [(OomMessage("x"), 2), (limited(90, 110), 2), (limited(90, 120), 3)],
+    ids=["2% of the peak", "more than a tenth over", "a tenth of 30 MiB over"],
+)
+def test_the_minimum_is_a_share_of_the_peak_or_of_what_is_over(
+    message: OomMessage, minimum_mib: int
+) -> None:
+    """The larger of the two."""
+    hlo = Hlo()
+    made = hlo.add("sort", dims=(100, 512, 512))
+    program = hlo.facts((made,), message=message)
+
+    assert (facts.SHARE_OF_PEAK, facts.SHARE_OF_OVER_LIMIT) == (0.02, 0.1)
+    assert program.minimum_saving_bytes == minimum_mib * MIB
+
+
+def step(rows: int, *others: tuple[int, ...], opcode: str = "sort") -> ProgramFacts:
+    """A program of an argument with so many rows, and of others."""
+    hlo = Hlo()
+    x = hlo.parameter(rows, 64, path="x")
+    for number, dims in enumerate(others):
+        hlo.parameter(*dims, path=f"w{number}")
+    made = hlo.add(opcode, x, dims=(rows, 256), name="jit(f)/sort")
+    return hlo.facts((made,))
+
+
+@pytest.mark.parametrize(
+    ("others", "opcode", "paths"),
+    [
+        ([(32, 64)], "sort", ["x"]),
+        ([(32, 1024)], "sort", []),
+        ([(1024,)], "sort", ["x", "w0"]),
+        ([(32, 64)], "gather", []),
+    ],
+    ids=["first dimension", "another dimension of weights", "labels too", "a table"],
+)
+def test_the_batch_is_a_first_dimension_that_no_weight_has(
+    others: list[tuple[int, ...]], opcode: str, paths: list[str]
+) -> None:
+    """Nor is it that of a table, whose rows are looked up."""
+    batch = step(1024, *others, opcode=opcode).batch
+
+    assert [argument.path for argument in batch.arguments] == paths
+    assert batch.length == (1024 if paths else 0)
+
+
+def test_all_pairs_scale_with_the_square_of_the_batch() -> None:
+    """Half the batch leaves half of the rows, and a quarter of the pairs."""
+    hlo = Hlo()
+    x = hlo.parameter(1024, 256, path="x")
+    made = hlo.add("sort", x, dims=(1024, 1024))
+    program = hlo.facts((made,))
+
+    assert program.batch.scaling_bytes == 5 * MIB
+    assert program.scaled_bytes(0.5) == MIB / 2 + 4 * MIB / 4
+
+
+@pytest.mark.tpu
+def test_what_comes_out_like_the_batch_is_no_gradient_of_it() -> None:
+    """An autoencoder's batch is the batch, though what it makes of it has the same shape."""
+
+    def train_step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            made = jnp.tanh(jnp.tanh(x @ weights[0]) @ weights[1])
+            return ((made - x) ** 2).sum(), made
+
+        (_, made), grads = jax.value_and_grad(loss, has_aux=True)(weights)
+        return jax.tree.map(lambda w, g: w - g, weights, grads), made
+
+    weights = [array(512, 1024), array(1024, 512)]
+    program, summary, message, call, _ = explain(
+        on_one(train_step, weights, array(65536, 512)), TINY_MIB
+    )
+    batch = ProgramFacts(program, summary, message, call).batch
+    assert ([argument.path for argument in batch.arguments], batch.length) == (["x"], 65536)
+
+
+def test_what_others_hold_leaves_less_room() -> None:
+    """At run time the limit is the device's, less the live arrays that the call does not own."""
+    lowered = jax.jit(lambda x: jnp.sort(x) + 1).lower(
+        jax.ShapeDtypeStruct((1 << 20,), jnp.float32)
+    )
+    program, summary, _, call, _ = explain(lowered)
+    message = OomMessage("", phase="run", requested_bytes=4 * MIB)
+    others = LiveArrays((1,), "float32", 1, 12 * MIB)
+    device = DeviceMemory("GPU", 1, limit_bytes=16 * MIB, live=(others,))
+    (finding,) = find_findings(ProgramFacts(program, summary, message, call, device))
+    over = summary.total_allocation_bytes - 4 * MIB
+    assert finding.slug == "aggregate"
+    assert f"{format_size(over)} over the limit" in finding.title

@@ -1,0 +1,91 @@
+"""The buffers at the peak: inferred names, families, readers."""
+
+from __future__ import annotations
+
+import pytest
+
+from hbmwatch._analysis import live_buffers
+from hbmwatch._analysis.live_buffers import PeakBuffers
+from tests.findings.cases import explained
+from tests.findings.saved import FORWARD
+from tests.hlo import MIB, Hlo
+
+
+@pytest.mark.parametrize(("users", "count"), [(59, 59), (61, 60)])
+def test_the_readers_of_copies_are_found_up_to_a_bound(users: int, count: int) -> None:
+    """A chain of copies is walked down."""
+    hlo = Hlo()
+    made = hlo.add("sort", dims=(512, 512))
+    last = made
+    for _ in range(users):
+        last = hlo.add("copy", last, dims=(512, 512))
+    facts = hlo.facts((made,))
+
+    assert live_buffers.MOST_USERS == 60
+    assert len(facts.buffers.uses(facts.live[0])) == count
+
+
+def test_the_readers_of_small_outputs_are_not_looked_for() -> None:
+    """Below a thousandth of the peak; those of a temporary are."""
+    hlo = Hlo()
+    small = hlo.add("sort", dims=(1, 4096))
+    hlo.add("negate", small, dims=(1, 4096))
+    large = hlo.add("sort", dims=(17, 262144))
+    facts = hlo.facts((large,), outputs=(small,))
+    output = next(live for live in facts.live if live.op.kind == "output")
+
+    assert live_buffers.SMALL_SHARE_OF_PEAK == 0.001
+    assert facts.buffers.uses(output) == ()
+
+
+@pytest.mark.parametrize(("length", "name"), [(299, "jit(f)/sort"), (300, "")])
+def test_a_name_is_inferred_through_a_bounded_walk(length: int, name: str) -> None:
+    """From the nearest instruction above that has one."""
+    hlo = Hlo()
+    made = hlo.add("sort", dims=(512, 512), name="jit(f)/sort")
+    for _ in range(length):
+        made = hlo.add("negate", made, dims=(512, 512))
+    (live,) = hlo.facts((made,)).live
+
+    assert live_buffers.MOST_VISITS == 300
+    assert (live.name, live.inferred) == (name, bool(name))
+
+
+@pytest.mark.parametrize(("count", "is_saved"), [(2, False), (3, True)])
+def test_without_marks_three_equal_buffers_are_residuals(count: int, is_saved: bool) -> None:
+    """Before jax 0.7 op_names show the passes inside of jit only; a sum of gradients is a sign."""
+    hlo = Hlo()
+    made = [hlo.add("sort", dims=(512, 512), name="jit(f)/tanh") for _ in range(count)]
+    hlo.add("add", *made[:2], dims=(512, 512), name="jit(f)/add_any")
+    facts = hlo.facts(made)
+
+    assert live_buffers.LEAST_LAYERS == 3
+    assert bool(facts.buffers.saved) == is_saved
+
+
+def test_a_sample_of_the_op_names_tells_the_passes_of_a_large_program() -> None:
+    """Every third of 3000 instructions is read, and all that are live."""
+    hlo = Hlo()
+    for number in range(3000):
+        hlo.add("negate", dims=(1,), name=f"jit(f)/{number}")
+    made = hlo.add("sort", dims=(512, 512), name=FORWARD)
+    names = hlo.facts((made,)).buffers.op_names
+
+    assert live_buffers.SAMPLED_INSTRUCTIONS == 1000
+    assert len(names) == 1001 + 1
+    assert FORWARD in names
+
+
+@pytest.mark.tpu
+def test_nameless_loop_stacks_are_named_after_what_fills_them() -> None:
+    """The stacks of a scanned decoder have no name in the viewer; their op and line are found."""
+    summary = explained("scanned_decoder").summary
+    nameless = {op.instruction for op in summary.ops if not op.op_name and op.size_bytes > MIB}
+    buffers = PeakBuffers(explained("scanned_decoder").program, summary)
+    found = {
+        live.name.rpartition("/")[2]: live.source.partition(":")[0]
+        for live in buffers.live
+        if live.op.instruction in nameless and live.loop_buffer is not None
+    }
+    assert {"exp", "dot_general"} <= set(found)
+    assert set(found.values()) == {"base.py"}

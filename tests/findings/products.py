@@ -1,0 +1,31 @@
+"""Small programs with one matrix product, for the findings on products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hbmwatch._analysis.facts import ProgramFacts
+from tests.hlo import Hlo
+
+SOFTMAX = "jit(f)/jit(log_softmax)/sub"
+
+
+def product(
+    first: Sequence[int],
+    second: Sequence[int],
+    dims: Sequence[int],
+    name: str = "jit(f)/dot_general",
+    user: str = SOFTMAX,
+    computed: bool = False,
+) -> ProgramFacts:
+    """A product of two arguments, and one instruction that reads it.
+
+    Args:
+        computed: Whether the first factor is computed, and no argument.
+    """
+    hlo = Hlo()
+    x, y = hlo.parameter(*first, path="x"), hlo.parameter(*second, path="y")
+    x = hlo.add("sort", x, dims=first) if computed else x
+    made = hlo.add("dot", x, y, dims=dims, name=name)
+    hlo.add("subtract", made, made, dims=dims, name=user)
+    return hlo.facts((made,))

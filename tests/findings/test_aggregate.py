@@ -1,0 +1,94 @@
+"""No single cause: what scales with the batch, and which batch fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings import aggregate
+from hbmwatch._findings.aggregate import fitting_length
+from tests.findings.cases import explained
+from tests.findings.small import limited
+from tests.hlo import MIB, Hlo
+
+
+def inference(
+    limit_mib: float = 15, batch: int = 1024, fixed_mib: int = 8, used: float = 0
+) -> ProgramFacts:
+    """A batch of 1 KiB examples with two values of it, and weights."""
+    hlo = Hlo()
+    x = hlo.parameter(batch, 256, path="x")
+    hlo.parameter(fixed_mib, 512, 512, path="w")
+    made = [hlo.add("sort", x, dims=(batch, 2048), name=f"jit(f)/{n}") for n in ("a", "b")]
+    total = fixed_mib + batch * 17 / 1024
+    return hlo.facts(made, message=limited(limit_mib, used or total))
+
+
+def test_the_batch_that_fits_leaves_a_fiftieth_of_the_limit() -> None:
+    """17 MiB scale with 1024 examples beside 8 MiB that do not; 98% of 15 MiB may be used."""
+    facts = inference()
+    finding = aggregate.find(facts)
+
+    assert aggregate.USABLE_SHARE_OF_LIMIT == 0.98
+    assert fitting_length(facts) == int((0.98 * 15 - 8) / 17 * 1024)
+    assert finding is not None
+    assert (
+        finding.title == "No single cause (10 MiB over the limit): use a smaller batch or more "
+        "devices"
+    )
+    assert "17 MiB of the 25 MiB peak scales with the batch size (x, 1024 per device)" in (
+        finding.evidence
+    )
+    assert (finding.saves_bytes, finding.certainty) == (17 * MIB // 2, "derived")
+
+
+@pytest.mark.parametrize(("used_mib", "names_batch"), [(185, True), (185.1, False)])
+def test_a_batch_below_a_tenth_of_what_is_over_is_not_named(
+    used_mib: float, names_batch: bool
+) -> None:
+    """17 MiB are a tenth of the 170 MiB over a limit of 15."""
+    finding = aggregate.find(inference(used=used_mib))
+
+    assert aggregate.LEAST_SHARE_OF_OVER_LIMIT == 0.1
+    assert finding is not None
+    assert ("scales with the batch" in finding.evidence) == names_batch
+    assert (finding.certainty == "derived") == names_batch
+
+
+@pytest.mark.parametrize(
+    ("others_mib", "title"),
+    [
+        (4, "No single cause"),
+        (3, "A single temporary accounts for 57% of the peak: f32[4,262144]"),
+    ],
+)
+def test_a_buffer_that_is_more_than_half_of_the_peak_is_named(others_mib: int, title: str) -> None:
+    """Half of it is not enough."""
+    hlo = Hlo()
+    made = [hlo.add("sort", dims=(mib, 262144), name="jit(f)/sort") for mib in (4, others_mib)]
+    finding = aggregate.find(hlo.facts(made))
+
+    assert aggregate.LEAST_SHARE_OF_PEAK == 0.5
+    assert finding is not None
+    assert finding.title.startswith(title)
+
+
+@pytest.mark.tpu
+def test_ordinary_buffers_get_the_aggregate_alone() -> None:
+    """Where every buffer is ordinary: how the bytes scale, and which batch should fit."""
+    (finding,) = explained("ordinary_inference").findings
+    # All but the weights scale, 24 GiB with 524288 images; 15.75 GiB less the weights remain, of
+    # which 2% is left free.
+    fits = (0.98 * 15.75 * 1024 - 6 * 64) / (24 * 1024) * 524288
+    length = int(finding.evidence.partition("a batch of ")[2].partition(" ")[0])
+
+    assert finding.slug == "aggregate"
+    assert length == pytest.approx(fits, rel=0.01)
+    assert "over the limit" in finding.title
+
+
+@pytest.mark.tpu
+def test_no_batch_is_named_where_none_would_fit() -> None:
+    """Where the bytes that do not scale exceed the limit, the aggregate names no batch."""
+    (finding,) = explained("named_blocks", fault=False).findings
+    assert (finding.slug, "should fit" in finding.evidence) == ("aggregate", False)

@@ -1,0 +1,34 @@
+"""A buffer that is sent to the host."""
+
+from __future__ import annotations
+
+import pytest
+
+from hbmwatch._analysis.facts import ProgramFacts
+from tests.findings.small import classified
+from tests.hlo import Hlo
+
+
+def printed(opcode: str, target: str, name: str) -> ProgramFacts:
+    """A buffer that one instruction reads."""
+    hlo = Hlo()
+    x = hlo.parameter(512)
+    h = hlo.add("broadcast", x, dims=(512, 512), name="jit(f)/tanh")
+    hlo.add(opcode, h, custom_call_target=target, name=name)
+    return hlo.facts((h,))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "target", "name", "slug"),
+    [
+        ("custom-call", "xla_ffi_python_gpu_callback", "jit(f)/debug_callback", "callback"),
+        ("send", "", "jit(f)/debug_callback", "callback"),
+        ("custom-call", "__cublas$gemm", "jit(f)/dot_general", None),
+        ("add", "", "jit(f)/callback/add", None),
+    ],
+)
+def test_only_what_goes_to_the_host_is_a_callback(
+    opcode: str, target: str, name: str, slug: str | None
+) -> None:
+    """The reader sends its operand to the host, and its name or target says callback."""
+    assert classified(printed(opcode, target, name)) == slug

@@ -1,0 +1,82 @@
+"""A jax.checkpoint that covers too much, saves too much, or has very many layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch._findings import checkpoint
+from tests.findings.cases import explain, slugs
+from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, UNDER, kept
+from tests.hlo import MIB
+from tests.oom_programs.base import array, on_one
+
+
+@pytest.mark.parametrize(("count", "is_found"), [(2, False), (3, True)])
+def test_three_recomputed_layers_at_once_are_too_many(count: int, is_found: bool) -> None:
+    """Two equal values may be of one layer."""
+    finding = checkpoint.find(kept(count, RECOMPUTED))
+
+    assert (finding is not None) == is_found
+    if finding is not None:
+        assert finding.title == "jax.checkpoint covers too much: all layers are recomputed at once"
+
+
+def test_what_a_policy_saves_is_found() -> None:
+    """Its reader is under the checkpoint."""
+    finding = checkpoint.find(kept(3, FORWARD, [UNDER]))
+
+    assert finding is not None
+    assert finding.title == "Save less: the policy of jax.checkpoint (remat) keeps 3 MiB"
+    assert finding.saves_bytes == 2 * MIB
+
+
+@pytest.mark.parametrize(("layers", "is_found"), [(31, False), (32, True)])
+def test_the_inputs_of_32_layers_are_worth_nesting(layers: int, is_found: bool) -> None:
+    """Of fewer, groups would not keep much less."""
+    finding = checkpoint.find(kept(layers, FORWARD, [RECOMPUTED, UNDER]))
+
+    assert checkpoint.LEAST_NESTED_LAYERS == 32
+    assert (finding is not None) == is_found
+    if finding is not None:
+        assert finding.saves_bytes == 32 * MIB - 2 * 32 * MIB // 5
+
+
+@pytest.mark.parametrize(("others", "is_found"), [(32, True), (33, False)])
+def test_the_inputs_are_half_of_the_peak(others: int, is_found: bool) -> None:
+    """Less is not worth the work."""
+    assert checkpoint.LEAST_SHARE_OF_INPUTS == 0.5
+    facts = kept(32, FORWARD, [RECOMPUTED, UNDER], other_mib=others)
+
+    assert (checkpoint.find(facts) is not None) == is_found
+
+
+def test_a_program_without_a_checkpoint_has_none() -> None:
+    """Residuals have a finding of their own."""
+    assert checkpoint.find(kept(3, FORWARD, [BACKWARD])) is None
+
+
+@pytest.mark.tpu
+def test_a_coarse_checkpoint_in_a_loop_over_micro_batches_is_told() -> None:
+    """The loop around the step is none of its backward pass: all layers are recomputed."""
+
+    def layers(weights: Any, x: Any) -> Any:
+        def body(x: Any, w: Any) -> Any:
+            return jnp.tanh(jnp.tanh(x @ w) * jnp.sin(x)), None
+
+        return jax.lax.scan(body, x, weights)[0]
+
+    def grads(weights: Any, x: Any) -> Any:
+        return jax.grad(lambda w: (jax.checkpoint(layers)(w, x) ** 2).sum())(weights)
+
+    def accumulated(weights: Any, batches: Any) -> Any:
+        def step(total: Any, x: Any) -> Any:
+            return total + grads(weights, x), None
+
+        return jax.lax.scan(step, jnp.zeros_like(weights), batches)[0]
+
+    lowered = on_one(accumulated, array(12, 512, 512), array(3, 65536, 512))
+    assert slugs(explain(lowered, 512).findings)[0] == "checkpoint"

@@ -1,0 +1,127 @@
+"""The ordered list of rules on large buffers."""
+
+from __future__ import annotations
+
+import pytest
+
+from hbmwatch._analysis import origin
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings import classify
+from hbmwatch._findings.classify import RULES, candidates
+from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, kept
+from tests.findings.small import largest
+from tests.hlo import MIB, Hlo
+
+MIXED = "jit(f)/vmap()/jit(_one_hot)/threefry"
+
+
+def test_the_first_rule_that_matches_wins() -> None:
+    """A constant with the names of others is a constant; without these it has one rule."""
+    hlo = Hlo()
+    table = hlo.add("constant", dims=(512, 512), name=MIXED)
+    matching = [
+        rule.advice.slug
+        for rule in RULES
+        if rule.matches(largest(hlo.facts(constants=(table,)))) and rule.advice is not None
+    ]
+
+    assert matching == ["constant", "one-hot", "samples"]
+
+
+def test_the_order_of_the_rules() -> None:
+    """A change of it is a change of what is concluded."""
+    slugs = [rule.advice.slug if rule.advice is not None else "(ordinary)" for rule in RULES]
+
+    assert slugs == [
+        "constant",
+        "callback",
+        "(ordinary)",
+        "stacked-outputs",
+        "jacobian",
+        "one-hot",
+        "unrolled-loop",
+        "pairwise",
+        "attention-scores",
+        "samples",
+        "logits",
+        "pairwise",
+        "dtype",
+        "layout-copy",
+        "(ordinary)",
+        "samples",
+        "pairwise",
+        "samples",
+        "random-bits",
+    ]
+
+
+def two_sizes(kib: int) -> ProgramFacts:
+    """A temporary of 51200 KiB less a small one's, so that the minimum is 1024 KiB."""
+    hlo = Hlo()
+    small = hlo.add("sort", dims=(kib, 256), name="jit(f)/vmap()/small")
+    large = hlo.add("sort", dims=(51200 - kib, 256), name="jit(f)/large")
+    return hlo.facts((small, large))
+
+
+@pytest.mark.parametrize(("kib", "count"), [(255, 1), (256, 2)])
+def test_a_family_of_a_quarter_of_the_minimum_is_looked_at(kib: int, count: int) -> None:
+    """Several of them may reach the minimum together."""
+    facts = two_sizes(kib)
+
+    assert classify.LEAST_SHARE_OF_MINIMUM == 1 / 4
+    assert facts.minimum_saving_bytes == MIB
+    assert len(candidates(facts)) == count
+
+
+@pytest.mark.parametrize(("size", "is_found"), [(2 * MIB - 1, True), (2 * MIB, False)])
+def test_a_buffer_that_is_half_padding_is_left_to_that_finding(size: int, is_found: bool) -> None:
+    """From twice the bytes of its elements on."""
+    hlo = Hlo()
+    made = hlo.add("sort", dims=(512, 512), name="jit(f)/vmap()/sort")
+    findings = classify.find(hlo.facts((made,), sizes={made: size}))
+
+    assert classify.LEAST_PADDED_EXPANSION == 2.0
+    assert [finding.slug for finding in findings] == (["samples"] if is_found else [])
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "users", "is_candidate"),
+    [
+        (2, FORWARD, [BACKWARD], True),
+        (3, FORWARD, [BACKWARD], False),
+        (1, RECOMPUTED, [BACKWARD], False),
+    ],
+    ids=["two residuals", "one per layer", "recomputed"],
+)
+def test_residuals_and_recomputed_values_are_left_to_their_findings(
+    count: int, name: str, users: list[str], is_candidate: bool
+) -> None:
+    """Three equal residuals are one per layer; two may be logits."""
+    assert bool(candidates(kept(count, name, users))) == is_candidate
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(299, False), (300, True)])
+def test_the_evidence_says_where_the_search_for_an_origin_was_cut(
+    length: int, is_cut: bool
+) -> None:
+    """After 300 instructions, of which the first one makes the buffer."""
+    hlo = Hlo()
+    made = hlo.add("sort", dims=(512, 512), name="jit(f)/vmap()/sort")
+    for _ in range(length):
+        made = hlo.add("negate", made, dims=(512, 512), name="jit(f)/vmap()/neg")
+    (finding,) = classify.find(hlo.facts((made,)))
+
+    assert origin.MOST_VISITS == 300
+    assert ("searched through 300 instructions only" in finding.evidence) == is_cut
+
+
+def test_the_evidence_of_equal_buffers() -> None:
+    """How many, how much, which share, and what the largest one is."""
+    hlo = Hlo()
+    names = ["jit(f)/vmap()/a", "jit(f)/vmap()/b"]
+    made = [hlo.add("sort", dims=(512, 512), name=name) for name in names]
+    (finding,) = classify.find(hlo.facts(made))
+
+    assert finding.evidence == (
+        "2 buffers take 2 MiB (100% of the peak). The largest is f32[512,512] from jit(f)/vmap()/a."
+    )

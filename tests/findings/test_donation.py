@@ -1,0 +1,65 @@
+"""Arguments that are returned updated and not donated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from hbmwatch._findings import donation
+from hbmwatch._jax.lowered import CallInfo, Leaf
+from tests.findings.cases import explain, slugs
+from tests.hlo import MIB, Hlo
+from tests.oom_programs.base import array, mlp, on_one
+
+DIMS = (512, 512)
+
+
+def update(opcode: str = "multiply") -> tuple[Hlo, int]:
+    """A step that computes an output from its argument, and the output's id."""
+    hlo = Hlo()
+    w = hlo.parameter(*DIMS, path="state['w']")
+    return hlo, hlo.add(opcode, w, w, dims=DIMS, name="jit(f)/mul")
+
+
+def test_an_argument_that_is_updated_element_by_element_can_be_donated() -> None:
+    """Its bytes are held twice, and the keyword is spelled out."""
+    hlo, output = update()
+    finding = donation.find(hlo.facts(outputs=(output,)))
+
+    assert finding is not None
+    assert (finding.title, finding.saves_bytes) == ("Donate state['w']: 1 MiB is held twice", MIB)
+    assert "donate_argnames='state'" in finding.remedy
+
+
+@pytest.mark.parametrize("opcode", ["dot", "gather", "sort"])
+def test_another_value_of_its_shape_is_no_update(opcode: str) -> None:
+    """A product or a gather needs the whole argument until it is done."""
+    hlo, output = update("multiply" if opcode == "sort" else opcode)
+    alias = {"entries": [{"parameter_number": 0, "output_shape_index": [0]}]}
+    module = {"input_output_alias": alias} if opcode == "sort" else {}
+
+    assert donation.find(hlo.facts(outputs=(output,), **module)) is None
+
+
+def test_a_donated_argument_is_not_found() -> None:
+    """Whether the program or the call says that it is donated."""
+    hlo, output = update()
+    donor = {"entries": [{"parameter_number": 0}]}
+    leaf = Leaf("state['w']", DIMS, "float32", donated=True)
+
+    assert donation.find(hlo.facts(outputs=(output,), buffer_donor=donor)) is None
+    assert donation.find(update()[0].facts(outputs=(output,), call=CallInfo((leaf,)))) is None
+
+
+@pytest.mark.tpu
+def test_gradients_alone_are_no_reason_to_donate() -> None:
+    """A function that returns gradients needs its parameters afterwards: no donation."""
+
+    def gradients(params: Any, x: Any) -> Any:
+        return jax.grad(lambda p: (mlp(list(p.values()), x) ** 2).mean())(params)
+
+    weights = {f"w{i}": array(8192, 8192) for i in range(36)}
+    lowered = on_one(gradients, weights, array(256, 8192))
+    assert "donation" not in slugs(explain(lowered).findings)

@@ -1,0 +1,94 @@
+"""Donated arguments whose memory no output can reuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from hbmwatch._findings import donation_unusable
+from hbmwatch._findings.donation_unusable import same_leaf
+from tests.findings.cases import UNUSABLE, Case, explained, named
+from tests.hlo import BF16, MIB, REPLICATED, Hlo, tiled
+
+DONOR = {"entries": [{"parameter_number": 0}]}
+
+
+@pytest.mark.parametrize(
+    ("dims", "dtype", "title"),
+    [
+        ((512, 512), BF16, "output 0 is bf16, but w is f32"),
+        ((512, 256), BF16, "no output has the shape [512, 512]"),
+    ],
+)
+def test_the_reason_is_named(dims: tuple[int, ...], dtype: int, title: str) -> None:
+    """Another dtype, or no output of this shape."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512, path="w")
+    output = hlo.add("convert", w, dims=dims, dtype=dtype)
+    finding = donation_unusable.find(hlo.facts(outputs=(output,), buffer_donor=DONOR))
+
+    assert finding is not None
+    assert finding.title == f"Donating w has no effect: {title}"
+
+
+def test_another_sharding_is_told_by_the_shape_on_one_device() -> None:
+    """The whole array has the same shape; its part on a device has another one."""
+    hlo = Hlo()
+    w = hlo.parameter(256, 512, path="w")
+    output = hlo.add("copy", w, dims=(512, 512))
+    shardings = {
+        "spmd_parameters_shardings": [tiled(2, 1)],
+        "spmd_output_sharding": {"type": 2, "tuple_shardings": [REPLICATED]},
+    }
+    facts = hlo.facts(outputs=(output,), buffer_donor=DONOR, **shardings)
+    finding = donation_unusable.find(facts)
+
+    assert finding is not None
+    assert finding.saves_bytes == MIB
+    assert "has another sharding ([512, 512] per device, but w has [256, 512])" in finding.title
+
+
+def test_a_donation_that_took_effect_has_no_finding() -> None:
+    """An output is aliased with it."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512)
+    output = hlo.add("negate", w, dims=(512, 512))
+    alias = {"entries": [{"parameter_number": 0, "output_shape_index": [0]}]}
+    facts = hlo.facts(outputs=(output,), buffer_donor=DONOR, input_output_alias=alias)
+
+    assert donation_unusable.find(facts) is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "output", "same"),
+    [
+        ("state['mu']", "result[0]['mu']", True),
+        ("state['opt']['mu']", "result['mu']", False),
+        ("state['mu']", "result['nu']", False),
+        ("state[0]", "result[0]", False),
+    ],
+)
+def test_leaves_are_the_same_by_their_last_keys(argument: str, output: str, same: bool) -> None:
+    """An index alone says nothing."""
+    assert same_leaf(argument, output) == same
+
+
+@pytest.mark.tpu
+@pytest.mark.filterwarnings(UNUSABLE)
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (
+            named("moments_in_float32"),
+            "result['mu'][0] is f32, but state['params'][0] is bf16",
+        ),
+        (
+            named("donated_other_sharding"),
+            "result['w0'] has another sharding ([8192, 16384] per device, but state['w0'] has "
+            "[8192, 8192])",
+        ),
+    ],
+)
+def test_a_donation_in_vain_names_the_leaf_and_the_reason(case: Case, reason: str) -> None:
+    """Why a donated leaf found no output: another dtype, another sharding."""
+    finding = explained(case.name).findings[0]
+    assert (finding.slug, reason in finding.evidence) == ("donation-unusable", True)

@@ -1,0 +1,85 @@
+"""The text of every finding, as golden files: a change of wording is a diff to review."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from hbmwatch._findings import vmem
+from hbmwatch._findings.rank import ADVICE, find_findings
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.report import Finding
+from hbmwatch._report.report import OomReport
+from tests.findings.cases import UNUSABLE, explained, params
+from tests.findings.small import limited
+from tests.hlo import MIB, Hlo
+from tests.oom_programs import CASES, Case
+
+GOLDEN = Path(__file__).parent / "golden"
+FIRST = {case.kind: case for case in reversed(CASES)}
+# Versions of the compiler and of the programs move lines.
+LINE = re.compile(r"(\w+\.py):\d+")
+H3 = re.compile(r"<h3[^>]*>(.*?)</h3>", re.DOTALL)
+
+
+def text(finding: Finding) -> str:
+    """A finding as a golden file has it."""
+    page = OomReport(OomMessage("RESOURCE_EXHAUSTED"), findings=(finding,)).to_html()
+    titles = [html.unescape(title) for title in H3.findall(page) if finding.title[:9] in title]
+    rows = {
+        "title": finding.title,
+        "evidence": finding.evidence,
+        "remedy": finding.remedy,
+        "will not help": finding.will_not_help,
+        "html title": " | ".join(titles),
+    }
+    return LINE.sub(r"\1:N", "".join(f"{name}: {row}\n" for name, row in rows.items()))
+
+
+def compare(finding: Finding) -> None:
+    """Compare with the golden file; HBMWATCH_UPDATE_GOLDEN=1 writes it instead."""
+    file = GOLDEN / f"{finding.slug}.txt"
+    if os.environ.get("HBMWATCH_UPDATE_GOLDEN") == "1":
+        file.write_text(text(finding), encoding="utf-8")
+
+    assert text(finding) == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings(UNUSABLE)
+@pytest.mark.parametrize("case", params(FIRST.values()))
+def test_a_finding_reads_as_its_golden_text(case: Case) -> None:
+    """The first program of each finding."""
+    compare(explained(case.name).findings[0])
+
+
+def test_the_finding_on_arguments_reads_as_its_golden_text() -> None:
+    """Weights that the device cannot hold."""
+    hlo = Hlo()
+    for layer in range(3):
+        hlo.parameter(1024, 1024, path=f"params['layer_{layer}']")
+    hlo.add("negate", dims=(1,))
+    compare(find_findings(hlo.facts(message=limited(10, 12)))[0])
+
+
+def test_the_finding_on_vmem_reads_as_its_golden_text() -> None:
+    """The figures of a message."""
+    message = OomMessage("", memory_space="vmem", requested_bytes=20 * MIB, limit_bytes=16 * MIB)
+    compare(vmem.find(message)[0])
+
+
+def test_every_finding_has_a_golden_text() -> None:
+    """One file for each slug, and no other."""
+    assert {file.stem for file in GOLDEN.glob("*.txt")} == set(ADVICE)
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.txt")), ids=lambda file: file.stem)
+def test_titles_are_sentences(file: Path) -> None:
+    """They begin with a capital letter, or with the name of a dtype or of the user's leaf."""
+    title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("title: ")
+
+    assert title[0].isupper() or title.split()[0].startswith(("float", "images", "layers", "jax."))
+    assert not title.endswith(".")

@@ -1,0 +1,69 @@
+"""All pairs: of two arrays that are broadcast, or of the rows of two arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch._findings import pairwise
+from tests.findings.cases import TINY_MIB, explain, slugs
+from tests.findings.products import SOFTMAX, product
+from tests.findings.small import classified
+from tests.hlo import Hlo
+from tests.oom_programs.base import array, on_one
+
+
+@pytest.mark.parametrize(("states", "slug"), [(31, None), (32, "pairwise")])
+def test_pairs_have_at_least_32_others_each(states: int, slug: str | None) -> None:
+    """Fewer are a dimension of features or states."""
+    hlo = Hlo()
+    dims = (states, 32768)
+    few = hlo.add("broadcast", hlo.parameter(states), dims=dims)
+    many = hlo.add("broadcast", hlo.parameter(32768), dims=dims)
+    made = hlo.add("subtract", few, many, dims=dims, name="jit(f)/sub")
+
+    assert pairwise.LEAST_COPIES == 32
+    assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(("features", "slug"), [(64, "pairwise"), (65, None)])
+def test_a_product_of_rows_is_pairs_from_16_times_its_factors_on(
+    features: int, slug: str | None
+) -> None:
+    """A layer with few features is no product of rows."""
+    rows = (1024, features)
+
+    assert pairwise.LEAST_GROWTH == 16
+    assert classified(product(rows, rows, (1024, 1024), user="jit(f)/sqrt")) == slug
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [("jit(f)/vmap(vmap())/dot_general", "pairwise"), ("jit(f)/dot_general", "logits")],
+)
+def test_a_softmax_over_pairs_under_two_vmaps_makes_no_tokens_of_them(name: str, slug: str) -> None:
+    """As in optimal transport; without the vmaps it is a loss."""
+    facts = product((1024, 8), (2048, 8), (1024, 2048), name, SOFTMAX)
+
+    assert classified(facts) == slug
+
+
+def test_weights_are_no_rows() -> None:
+    """The weights of a layer have the features first."""
+    facts = product((1024, 8), (8, 2048), (1024, 2048), user="jit(f)/sqrt")
+
+    assert classified(facts) is None
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize(("states", "is_pairwise"), [(16, False), (512, True)])
+def test_a_few_features_to_each_are_no_pairs(states: int, is_pairwise: bool) -> None:
+    """Rows that meet only 16 states are an expansion, not all pairs of two long dimensions."""
+
+    def expand(x: Any, states: Any) -> Any:
+        return jnp.sort(jnp.exp(x[:, :, None] * states), 0)
+
+    lowered = on_one(expand, array((1 << 22) // states, 512), array(512, states))
+    assert ("pairwise" in slugs(explain(lowered, TINY_MIB).findings)) == is_pairwise

@@ -1,0 +1,100 @@
+"""All findings together: which are reported, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._explain.conclude import add_findings
+from hbmwatch._explain.problems import Problems
+from hbmwatch._findings import advice, rank
+from hbmwatch._findings.rank import ADVICE, FINDERS, change_for, find_findings
+from hbmwatch._records.message import OomMessage
+from hbmwatch._report.report import OomReport
+from tests.findings.cases import explained
+from tests.findings.small import found, limited
+from tests.hlo import BF16, F32, Hlo
+
+
+def test_the_changes_that_verify_can_try() -> None:
+    """Four findings have one; a slug that is not known has none."""
+    changes = {slug: change for slug in ADVICE if (change := change_for(slug))}
+
+    assert changes == {
+        "donation": "donation",
+        "replication": "sharding",
+        "dtype": "bfloat16",
+        "aggregate": "half-batch",
+    }
+    assert change_for("of a later version") == ""
+
+
+def test_of_two_findings_of_one_slug_the_one_that_frees_more_counts() -> None:
+    """A cast argument, and wide temporaries beside it."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512, dtype=BF16, path="w")
+    cast = hlo.add("convert", w, dims=(512, 512), dtype=F32, name="jit(f)/convert")
+    wide = [hlo.add("sort", dims=(512, 256), dtype=F32, name="jit(f)/sort") for _ in range(3)]
+    titles = {
+        count: [f.title for f in find_findings(hlo.facts((cast, *wide[:count])))]
+        for count in (0, 3)
+    }
+
+    assert titles == {
+        0: ["Arguments are cast to float32 as a whole"],
+        3: ["float32 temporaries in a bfloat16 program"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(2, 1.25), (4, 2.5), (8, 2.5)],
+    ids=["a fifth", "two fifths", "four fifths"],
+)
+def test_a_finding_counts_in_full_from_two_fifths_of_the_peak_on(
+    rows: int, expected: float
+) -> None:
+    """The weight of a constant is 2.5; it counts by the share that it frees, at most 1."""
+    hlo = Hlo()
+    table = hlo.add("constant", dims=(rows, 512, 512))
+    made = hlo.add("sort", dims=(10 - rows, 512, 512), name="jit(f)/sort")
+    facts = hlo.facts((made,), constants=(table,))
+    (finding,) = find_findings(facts)
+
+    assert advice.LEAST_SHARE_OF_PEAK == 0.4
+    assert rank.rank(facts, finding) == pytest.approx(expected)
+
+
+def test_the_bytes_over_the_limit_are_what_is_needed() -> None:
+    """Where they are more than two fifths of the peak."""
+    hlo = Hlo()
+    table = hlo.add("constant", dims=(10, 512, 512))
+    facts = hlo.facts(constants=(table,), message=limited(5, 25))
+    (finding,) = find_findings(facts)
+
+    assert rank.rank(facts, finding) == pytest.approx(2.5 * 10 / 20)
+
+
+def test_nothing_is_found_where_nothing_failed() -> None:
+    """A program that fits, without a limit and a message."""
+    hlo = Hlo()
+    x = hlo.parameter(512)
+    made = hlo.add("sort", x, dims=(512, 512))
+
+    assert found(hlo.facts((made,), message=OomMessage(""))) == []
+
+
+@pytest.mark.tpu
+def test_a_finder_that_fails_costs_no_other_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it raises is one sentence of the report; a stub, as none is known to raise."""
+
+    def fail(_: ProgramFacts) -> None:
+        raise RuntimeError("no luck")
+
+    program, summary, message, call, findings = explained("momentum_step")
+    monkeypatch.setattr(rank, "FINDERS", (fail, fail, *FINDERS))
+    problems = Problems()
+    report = add_findings(OomReport(message), summary, program, call, problems)
+
+    assert report.findings == findings
+    assert [problem.endswith("RuntimeError: no luck") for problem in problems] == [True]

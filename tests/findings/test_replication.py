@@ -1,0 +1,90 @@
+"""What every device of a mesh holds in full."""
+
+from __future__ import annotations
+
+import pytest
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings import replication
+from hbmwatch._findings.replication import (
+    ReplicatedBatch,
+    ReplicatedLeaf,
+    replicated_batch,
+    replicated_leaves,
+)
+from hbmwatch._jax.lowered import CallInfo
+from tests.hlo import MIB, REPLICATED, Hlo, tiled
+
+MESH = CallInfo(mesh={"data": 4}, device_count=4)
+KIB = 1024
+
+
+def weights(*kib: int) -> ProgramFacts:
+    """Replicated arguments of so many KiB, on four devices."""
+    hlo = Hlo()
+    for number, size in enumerate(kib):
+        hlo.parameter(256 * size, path=f"w{number}")
+    hlo.add("negate", dims=(1,))
+    shardings = [REPLICATED] * len(kib)
+    return hlo.facts(call=MESH, spmd_parameters_shardings=shardings)
+
+
+def test_a_replicated_argument_can_be_sharded_over_the_axis() -> None:
+    """Three quarters of it are free on each of four devices."""
+    facts = weights(1024)
+    (leaf,) = replicated_leaves(facts)
+    finding = replication.find(facts)
+
+    how = "dimension 0 (262144) can be sharded over 'data'"
+    assert leaf == ReplicatedLeaf("w0", MIB, 3 * MIB // 4, how)
+    assert finding is not None
+    assert finding.title == "Shard w0: fully replicated on all 4 devices"
+
+
+@pytest.mark.parametrize(("kib", "count"), [(18, 1), (19, 2)])
+def test_a_leaf_below_a_quarter_of_its_part_of_the_minimum_is_left_out(
+    kib: int, count: int
+) -> None:
+    """The minimum of 8 MiB at the peak is 2%, 164 KiB: two leaves have 82 KiB each, at 20.5."""
+    facts = weights(8 * KIB - 1000, kib)
+    least = replication.LEAST_SHARE_OF_MINIMUM * facts.minimum_saving_bytes / 2
+
+    assert replication.LEAST_SHARE_OF_MINIMUM == 1 / 4
+    assert (kib * KIB > least) == (count == 2)
+    assert len(replicated_leaves(facts)) == count
+
+
+def batch(axes: dict[str, int], sharded: bool = False) -> ProgramFacts:
+    """A replicated batch of 1024 examples, and what is computed of it."""
+    hlo = Hlo()
+    x = hlo.parameter(1024, 64, path="x")
+    hlo.parameter(512, 64, path="w")
+    made = hlo.add("sort", x, dims=(1024, 512))
+    call = CallInfo(mesh=axes, device_count=4)
+    shardings = [REPLICATED, tiled(4, 1) if sharded else REPLICATED]
+    return hlo.facts((made,), call=call, spmd_parameters_shardings=shardings)
+
+
+@pytest.mark.parametrize(
+    ("axes", "sharded", "axis"),
+    [
+        ({"data": 4}, False, "data"),
+        ({"data": 3}, False, None),
+        ({"tensor": 4}, False, None),
+        ({"tensor": 4, "data": 2}, False, "data"),
+        ({}, False, ""),
+        ({}, True, None),
+    ],
+    ids=["data", "does not divide", "tensor parallel", "both", "nameless", "nameless and used"],
+)
+def test_a_replicated_batch_is_a_mistake_along_a_data_axis(
+    axes: dict[str, int], sharded: bool, axis: str | None
+) -> None:
+    """Every device of a tensor parallel axis has the whole batch on purpose."""
+    scaling = 1024 * 64 * 4 + 1024 * 512 * 4
+    parts = {"data": axes.get("data", 1), "": 4}
+    expected = None
+    if axis is not None:
+        expected = ReplicatedBatch(axis, scaling - scaling // parts[axis])
+
+    assert replicated_batch(batch(axes, sharded)) == expected

@@ -1,0 +1,38 @@
+"""A vmap over many samples."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.findings.products import SOFTMAX, product
+from tests.findings.small import classified
+from tests.hlo import Hlo
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("jit(f)/vmap()/add", "samples"),
+        ("jit(f)/vmap()/jit(_normal)/mul", "samples"),
+        ("jit(f)/jit(_normal)/vmap()/mul", None),
+        ("jit(f)/jvp(vmap())/add", None),
+        ("jit(f)/add", None),
+    ],
+    ids=["mapped", "draws for each", "the generator's own vmap", "the batch of a loss", "plain"],
+)
+def test_a_vmap_of_the_user_makes_samples(name: str, slug: str | None) -> None:
+    """Not the vmap inside of jax.random, nor that of a loss."""
+    hlo = Hlo()
+    made = hlo.add("broadcast", hlo.parameter(512), dims=(512, 512), name=name)
+
+    assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"), [("jit(f)/vmap()/dot_general", "samples"), ("jit(f)/dot_general", "logits")]
+)
+def test_a_likelihood_of_each_sample_is_no_logits(name: str, slug: str) -> None:
+    """A mapped product of which a softmax is taken."""
+    facts = product((2048, 8), (8, 4096), (2048, 4096), name, SOFTMAX, computed=True)
+
+    assert classified(facts) == slug

@@ -1,0 +1,121 @@
+"""Programs that donate nothing, or donate in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from tests.oom_programs.base import adam, array, case, mesh, mlp, on_one, sharded
+
+
+@case("donation", "the issue's own: 16 layers with momentum")
+def momentum_step(fault: bool) -> Any:
+    """Momentum on 16 dense layers, the state returned and not donated."""
+
+    def train_step(state: Any, x: Any) -> Any:
+        grads = jax.grad(lambda p: (mlp(p, x) ** 2).mean())(state["params"])
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, state["velocity"], grads)
+        params = jax.tree.map(lambda p, v: p - 0.1 * v, state["params"], velocity)
+        return {"params": params, "velocity": velocity}
+
+    layers = [array(8192, 8192)] * 16
+    state = {"params": layers, "velocity": layers}
+    donated: dict[str, Any] = {} if fault else {"donate_argnums": 0}
+    return on_one(train_step, state, array(256, 8192), **donated)
+
+
+@case("donation", "poets-ai/elegy#226, p-doom/jasmine#163")
+def adam_step(fault: bool) -> Any:
+    """Adam over a nested state of named blocks, as a flax train state has it."""
+
+    def train_step(state: Any, batch: Any) -> Any:
+        def loss(params: Any) -> Any:
+            x = batch["x"]
+            for block in params.values():
+                x = jax.nn.gelu(x @ block["up"]["kernel"]) @ block["down"]["kernel"]
+            return ((x - batch["y"]) ** 2).mean()
+
+        value, grads = jax.value_and_grad(loss)(state["params"])
+        params, mu, nu = adam(state["params"], state["opt"]["mu"], state["opt"]["nu"], grads)
+        return {"params": params, "opt": {"mu": mu, "nu": nu}}, value
+
+    block = {"up": {"kernel": array(4096, 12288)}, "down": {"kernel": array(12288, 4096)}}
+    params = {f"block_{i}": block for i in range(8)}
+    state = {"params": params, "opt": {"mu": params, "nu": params}}
+    batch = {"x": array(512, 4096), "y": array(512, 4096)}
+    donated: dict[str, Any] = {} if fault else {"donate_argnums": 0}
+    return on_one(train_step, state, batch, **donated)
+
+
+@case("donation", "decode loops: the cache comes back")
+def decode_step(fault: bool) -> Any:
+    """One token of decoding that gives the key and value caches back."""
+
+    def decode(params: Any, cache: Any, token: Any, position: Any) -> Any:
+        x = params["embed"][token]
+        keys, values = cache["k"], cache["v"]
+        for layer in range(24):
+            k = (x @ params["wk"][layer])[None, :, None]
+            keys = jax.lax.dynamic_update_slice(keys, k, (layer, 0, position, 0))
+            v = (x @ params["wv"][layer])[None, :, None]
+            values = jax.lax.dynamic_update_slice(values, v, (layer, 0, position, 0))
+            scores = jnp.einsum("bd,btd->bt", x, keys[layer])
+            x = x + jnp.einsum("bt,btd->bd", jax.nn.softmax(scores), values[layer])
+        return x, {"k": keys, "v": values}
+
+    cache = array(24, 64, 2048, 1024, dtype=jnp.bfloat16)
+    weights = array(24, 1024, 1024, dtype=jnp.bfloat16)
+    params = {"embed": array(32000, 1024, dtype=jnp.bfloat16), "wk": weights, "wv": weights}
+    donated: dict[str, Any] = {} if fault else {"donate_argnums": 1}
+    return on_one(
+        decode,
+        params,
+        {"k": cache, "v": cache},
+        array(64, dtype=jnp.int32),
+        array(dtype=jnp.int32),
+        **donated,
+    )
+
+
+@case("donation-unusable", "AI-Hypercomputer/maxtext#495")
+def moments_in_float32(fault: bool) -> Any:
+    """bfloat16 moments are donated, and the optimizer gives float32 ones back."""
+    moment = jnp.float32 if fault else jnp.bfloat16
+
+    def train_step(state: Any, x: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return (mlp(params, x).astype(jnp.float32) ** 2).mean()
+
+        grads = jax.grad(loss)(state["params"])
+        mu = jax.tree.map(
+            lambda m, g: (0.9 * m.astype(jnp.float32) + g.astype(jnp.float32)).astype(moment),
+            state["mu"],
+            grads,
+        )
+        params = jax.tree.map(
+            lambda p, m: (p - 1e-3 * m.astype(jnp.float32)).astype(p.dtype), state["params"], mu
+        )
+        return {"params": params, "mu": mu}
+
+    layers = [array(8192, 8192, dtype=jnp.bfloat16)] * 32
+    state = {"params": layers, "mu": layers}
+    return on_one(train_step, state, array(256, 8192, dtype=jnp.bfloat16), donate_argnums=0)
+
+
+@case("donation-unusable", "jax-ml/jax#15368: the output is laid over the mesh another way")
+def donated_other_sharding(fault: bool) -> Any:
+    """The state is donated and comes back laid over one axis of the mesh instead of both."""
+    over = mesh("data", "model")
+    both, one = NamedSharding(over, P("data", "model")), NamedSharding(over, P("data"))
+
+    def step(state: Any, x: Any) -> Any:
+        return {name: w * 0.9 + x[:, None] for name, w in state.items()}
+
+    state = {f"w{i}": sharded(both, 16384, 16384) for i in range(32 if fault else 72)}
+    x = sharded(NamedSharding(over, P("data")), 16384)
+    out = {name: one if fault else both for name in state}
+    return jax.jit(step, donate_argnums=0, out_shardings=out).lower(state, x)
