@@ -1,4 +1,4 @@
-"""Small HLO programs, made by hand: a few instructions, and the buffers that are live at the peak."""
+"""Small HLO programs, made by hand: a few instructions, and the buffers live at the peak."""
 
 from __future__ import annotations
 

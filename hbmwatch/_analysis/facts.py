@@ -21,6 +21,8 @@ from hbmwatch._xla.shardings import part_of, spread_over, tiles
 SHARE_OF_OVER_LIMIT = 0.1
 # The compiler's scheduler alone moves a peak by up to 2%, so a smaller saving may not show.
 SHARE_OF_PEAK = 0.02
+# Several buffers may reach the minimum together; four are as many as a reader looks up.
+LEAST_SHARE_OF_MINIMUM = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,11 @@ class ProgramFacts:
         """The least that a remedy must free to be worth reporting."""
         of_peak = SHARE_OF_PEAK * self.peak_bytes
         return int(max(of_peak, SHARE_OF_OVER_LIMIT * (self.over_limit_bytes or 0)))
+
+    @property
+    def least_part_bytes(self) -> float:
+        """The least that one of several buffers must have to count towards that minimum."""
+        return LEAST_SHARE_OF_MINIMUM * self.minimum_saving_bytes
 
     @functools.cached_property
     def device_count(self) -> int:

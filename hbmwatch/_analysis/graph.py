@@ -23,7 +23,8 @@ MOVES = frozenset(
     "all-reduce-done async-start async-done bitcast-convert optimization-barrier".split()
 )
 _INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
-_DEEPEST = 300
+# Copies and fusions lie a few deep; in a damaged program they may form a ring.
+MOST_STEPS = 300
 _CALLS = frozenset(("fusion", "async-start", "call"))
 # What runs other computations, loops perhaps among them.
 _NESTS = frozenset(("while", "call", "conditional"))
@@ -177,7 +178,7 @@ class Graph:
         Of a get-tuple-element of a fusion with several results, what makes that one.
         """
         found = instruction
-        for _ in range(_DEEPEST):
+        for _ in range(MOST_STEPS):
             deeper = self._inwards(found)
             if deeper is None or deeper.opcode == "parameter":
                 break
@@ -232,7 +233,7 @@ class Graph:
     def start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
         """What a loop carries at a position when it starts, behind moves."""
         at = self.element(loop, position)
-        for _ in range(_DEEPEST):
+        for _ in range(MOST_STEPS):
             if at is None or at.opcode not in MOVES:
                 break
             at = self.first(at)
@@ -304,7 +305,7 @@ class Graph:
             outer: The fusions that it is in, outermost first.
         """
         at: HloInstructionProto | None = factor
-        for _ in range(_DEEPEST):
+        for _ in range(MOST_STEPS):
             if at is None:
                 break
             inner = self.fused(at)

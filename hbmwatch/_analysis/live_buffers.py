@@ -30,10 +30,6 @@ LEAST_LAYERS = 3
 CALLBACKS = ("callback", "debug_print")
 # A walk costs about 2 us an instruction, and a report walks from a few hundred buffers.
 MOST_VISITS = 300
-# Only the readers next to a buffer say what it is for.
-MOST_USERS = 60
-# Of smaller outputs there may be thousands, and no finding depends on their readers.
-SMALL_SHARE_OF_PEAK = 0.001
 _NUMBER = re.compile(r"\d+")
 _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
 
@@ -272,19 +268,11 @@ class PeakBuffers:
         return origin(self.graph, start, math.prod(live.dims), live.element_type)
 
     def uses(self, live: LiveBuffer) -> tuple[HloInstructionProto, ...]:
-        """The instructions that read a buffer, also behind copies and inside of fusions.
-
-        For a small output it gives none.
-        """
-        if (
-            live.op.kind != "temporary"
-            and live.size_bytes < SMALL_SHARE_OF_PEAK * self.summary.peak_bytes
-        ):
-            return ()
+        """The instructions that read a buffer, also behind copies and inside of fusions."""
         seen: set[int] = set()
         todo = [live.instruction]
         found: list[HloInstructionProto] = []
-        while todo and len(seen) < MOST_USERS:
+        while todo and len(seen) < MOST_VISITS:
             for user in self.graph.users(todo.pop()):
                 if user.id in seen:
                     continue

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from hbmwatch._analysis.graph import MOVES, Graph
 from hbmwatch._xla.protos import HloInstructionProto
 
-_DEEPEST = 300
+# Copies lie a few deep; in a damaged program they may form a ring.
+MOST_STEPS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +100,15 @@ class LoopBuffers:
                 for user in self.graph.users(instruction)
                 if user.opcode == "get-tuple-element" and user.tuple_index == index[0]
             ]
-        for _ in range(8):
-            for at in todo:
-                if at.id in self._fills:
-                    return at.id
-            todo = [
-                user
-                for at in todo
-                for user in self.graph.users(at)
-                if user.opcode in ("copy", "bitcast")
-            ]
+        seen: set[int] = set()
+        while todo:
+            reached = todo.pop(0)
+            if reached.id in self._fills:
+                return reached.id
+            if reached.id not in seen:
+                seen.add(reached.id)
+                users = self.graph.users(reached)
+                todo += [user for user in users if user.opcode in ("copy", "bitcast")]
         return None
 
     def _stack_at(self, loop: HloInstructionProto, position: int) -> LoopBuffer | None:
@@ -119,7 +119,7 @@ class LoopBuffers:
             if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
                 continue
             update = self.graph.find(root.operand_ids[position])
-            for _ in range(_DEEPEST):
+            for _ in range(MOST_STEPS):
                 if update is None or update.opcode not in ("copy", "bitcast", "copy-done"):
                     break
                 update = self.graph.first(update)
@@ -148,7 +148,7 @@ class LoopBuffers:
         caller = stack.update
         operands = self.graph.operands(self.graph.root(caller))
         value = operands[1] if len(operands) > 1 else caller
-        for _ in range(_DEEPEST):
+        for _ in range(MOST_STEPS):
             if value.opcode == "parameter":
                 outside = self.graph.passed(caller, value)
                 if outside is None or self.graph.fused(caller) is None:

@@ -9,10 +9,6 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._records.report import Certainty, Finding
 
-# Where little or nothing is over the limit, a finding counts against two fifths of the peak: a
-# remedy that frees as much is as good as one that frees more.
-LEAST_SHARE_OF_PEAK = 0.4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
@@ -26,7 +22,8 @@ class Advice:
         link: Where to read on.
         will_not_help: What people usually try here without effect; "" where there is nothing.
         change: The change that `verify` can try for it; "" where it can try none.
-        least_share_of_peak: The bytes over the limit count as at least this share of the peak.
+        least_share_of_peak: The bytes over the limit count as at least this share of the peak, where
+            that is not rank.LEAST_SHARE_OF_PEAK.
         weigh: Gives the weight where it depends on the program; None: it is prior_weight.
     """
 
@@ -35,7 +32,7 @@ class Advice:
     link: str
     will_not_help: str = ""
     change: str = ""
-    least_share_of_peak: float = LEAST_SHARE_OF_PEAK
+    least_share_of_peak: float | None = None
     weigh: Callable[[ProgramFacts, Finding], float] | None = None
 
     def finding(

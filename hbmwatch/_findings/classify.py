@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from hbmwatch._analysis import origin
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_one_per_layer, is_recomputed
-from hbmwatch._analysis.origin import MOST_VISITS
 from hbmwatch._findings import (
     attention_scores,
     callback,
@@ -30,8 +30,6 @@ from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 
 _CANDIDATE_KINDS = frozenset("temporary output constant".split())
-# Families below the minimum count too: several of one slug may reach it together.
-LEAST_SHARE_OF_MINIMUM = 1 / 4
 # From here on, more than half of the buffer is padding, which has a finding of its own.
 LEAST_PADDED_EXPANSION = 2.0
 
@@ -100,10 +98,9 @@ def candidates(facts: ProgramFacts) -> list[Candidate]:
         if live.op.kind in _CANDIDATE_KINDS:
             key = (live.family, live.op.kind, live.loop_buffer is None)
             families.setdefault(key, []).append(live)
-    least = LEAST_SHARE_OF_MINIMUM * facts.minimum_saving_bytes
     found = []
     for family in sorted(families.values(), key=lambda family: -all_bytes(family)):
-        if all_bytes(family) < least:
+        if all_bytes(family) < facts.least_part_bytes:
             break
         first = family[0]
         is_residual = id(first) in residuals
@@ -145,5 +142,5 @@ def _evidence(
     else:
         text = f"{plural(len(buffers), 'buffer')} take {takes}. The largest is {what}."
     if advice.reads_origin and any(candidate.origin.is_cut for candidate in found):
-        text += f" Its origin was searched through {MOST_VISITS} instructions only."
+        text += f" Its origin was searched through {origin.MOST_VISITS} instructions only."
     return text

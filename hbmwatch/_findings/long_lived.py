@@ -14,8 +14,6 @@ ADVICE = Advice(slug="long-lived", prior_weight=0.8, link=ERROR_1000)
 LEAST_POINTS = 10
 # The buffer lives, and is not read, through most of the program.
 LEAST_IDLE_SHARE = 0.6
-# Several may reach the minimum together.
-LEAST_SHARE_OF_MINIMUM = 1 / 4
 
 
 def find(facts: ProgramFacts) -> Finding | None:
@@ -46,7 +44,7 @@ def is_idle(facts: ProgramFacts, live: LiveBuffer) -> bool:
     start, end = live.op.start or 0, live.op.end if live.op.end is not None else points
     if end - start < LEAST_IDLE_SHARE * points:
         return False
-    if live.size_bytes < LEAST_SHARE_OF_MINIMUM * facts.minimum_saving_bytes:
+    if live.size_bytes < facts.least_part_bytes:
         return False
     order = facts.buffers.order
     made = order.get(live.instruction.id)

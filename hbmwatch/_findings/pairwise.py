@@ -21,7 +21,7 @@ ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit or vmap: the compiler keeps the all-pairs buffer either way",
 )
-# A product of rows that is less than 16 times its factors is a layer with few features.
+# Below 16 times its factors, a product of rows may be a layer whose weights are transposed.
 LEAST_GROWTH = 16
 # An array is broadcast over the rows of the other one; 16 copies may be features or states.
 LEAST_COPIES = 32

@@ -24,6 +24,9 @@ from hbmwatch._findings import (
 from hbmwatch._findings.advice import Advice
 from hbmwatch._records.report import Finding
 
+# Where little is over the limit, a remedy that frees two fifths of the peak counts in full: one
+# that frees more is not likelier to be the cause.
+LEAST_SHARE_OF_PEAK = 0.4
 T = TypeVar("T")
 Finder = Callable[[ProgramFacts], Finding | None]
 
@@ -107,7 +110,7 @@ def _worth_reporting(facts: ProgramFacts, found: Sequence[Finding]) -> list[Find
 def rank(facts: ProgramFacts, finding: Finding) -> float:
     """The weight, times the share of the bytes over the limit that the remedy frees."""
     advice = ADVICE[finding.slug]
-    least = advice.least_share_of_peak * facts.peak_bytes
+    least = (advice.least_share_of_peak or LEAST_SHARE_OF_PEAK) * facts.peak_bytes
     needed = max(facts.over_limit_bytes or 0, least, 1.0)
     weight = advice.prior_weight if advice.weigh is None else advice.weigh(facts, finding)
     return weight * min(1.0, (finding.saves_bytes or 0) / needed)

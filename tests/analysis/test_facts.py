@@ -51,7 +51,7 @@ def step(rows: int, *others: tuple[int, ...], opcode: str = "sort") -> ProgramFa
     ("others", "opcode", "paths"),
     [
         ([(32, 64)], "sort", ["x"]),
-        ([(32, 1024)], "sort", []),
+        ([(1024, 1024)], "sort", []),
         ([(1024,)], "sort", ["x", "w0"]),
         ([(32, 64)], "gather", []),
     ],

@@ -1,4 +1,4 @@
-"""The programs of tests/oom_programs, compiled once per test run, and what is concluded from them."""
+"""The programs of tests/oom_programs, compiled once per test run, and their findings."""
 
 from __future__ import annotations
 

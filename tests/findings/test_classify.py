@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hbmwatch._analysis import facts as facts_module
 from hbmwatch._analysis import origin
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings import classify
@@ -68,7 +69,7 @@ def test_a_family_of_a_quarter_of_the_minimum_is_looked_at(kib: int, count: int)
     """Several of them may reach the minimum together."""
     facts = two_sizes(kib)
 
-    assert classify.LEAST_SHARE_OF_MINIMUM == 1 / 4
+    assert facts_module.LEAST_SHARE_OF_MINIMUM == 1 / 4
     assert facts.minimum_saving_bytes == MIB
     assert len(candidates(facts)) == count
 

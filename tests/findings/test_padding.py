@@ -67,7 +67,7 @@ def test_padding_of_residuals_comes_after_the_residuals(
         hlo.add("negate", made, dims=(512, 512), name="jit(f)/transpose(jvp())/mul")
     others = [hlo.add("sort", dims=(256, 1024), name="jit(f)/sort") for _ in range(8)]
     padded = [*saved[:padded_residuals], *others]
-    facts = hlo.facts((*saved, *others), sizes={n: 2 * MIB for n in padded})
+    facts = hlo.facts((*saved, *others), sizes=dict.fromkeys(padded, 2 * MIB))
     finding = padding.find(facts)
 
     assert padding.SHARE_IN_RESIDUALS == 0.5

@@ -32,7 +32,7 @@ def test_pairs_have_at_least_32_others_each(states: int, slug: str | None) -> No
 def test_a_product_of_rows_is_pairs_from_16_times_its_factors_on(
     features: int, slug: str | None
 ) -> None:
-    """A layer with few features is no product of rows."""
+    """Below, it may be a layer whose weights are transposed."""
     rows = (1024, features)
 
     assert pairwise.LEAST_GROWTH == 16

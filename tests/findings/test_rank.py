@@ -7,7 +7,7 @@ import pytest
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.problems import Problems
-from hbmwatch._findings import advice, rank
+from hbmwatch._findings import rank
 from hbmwatch._findings.rank import ADVICE, FINDERS, change_for, find_findings
 from hbmwatch._records.message import OomMessage
 from hbmwatch._report.report import OomReport
@@ -61,7 +61,7 @@ def test_a_finding_counts_in_full_from_two_fifths_of_the_peak_on(
     facts = hlo.facts((made,), constants=(table,))
     (finding,) = find_findings(facts)
 
-    assert advice.LEAST_SHARE_OF_PEAK == 0.4
+    assert rank.LEAST_SHARE_OF_PEAK == 0.4
     assert rank.rank(facts, finding) == pytest.approx(expected)
 
 

@@ -117,5 +117,5 @@ def donated_other_sharding(fault: bool) -> Any:
 
     state = {f"w{i}": sharded(both, 16384, 16384) for i in range(32 if fault else 72)}
     x = sharded(NamedSharding(over, P("data")), 16384)
-    out = {name: one if fault else both for name in state}
+    out = dict.fromkeys(state, one if fault else both)
     return jax.jit(step, donate_argnums=0, out_shardings=out).lower(state, x)

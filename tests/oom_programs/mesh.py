@@ -63,7 +63,7 @@ def replicated_output(fault: bool) -> Any:
         return {name: (w * 0.5) for name, w in weights.items()}
 
     weights = {f"w{i}": sharded(rows, 16384, 32768) for i in range(8 if fault else 32)}
-    return jax.jit(load, out_shardings={name: out for name in weights}).lower(weights)
+    return jax.jit(load, out_shardings=dict.fromkeys(weights, out)).lower(weights)
 
 
 @case("replication", "jax-ml/jax#16679, keras-team/keras-hub#2441")

@@ -84,7 +84,7 @@ def attention_scores(fault: bool) -> Any:
         return out.swapaxes(0, 1).reshape(x.shape)
 
     square = array(1024, 1024)
-    params = {name: square for name in ("q", "k", "v", "o")}
+    params = dict.fromkeys(("q", "k", "v", "o"), square)
     return on_one(forward, params, array(8, 8192, 1024))
 
 
@@ -106,7 +106,7 @@ def attention_training(fault: bool) -> Any:
         return jax.tree.map(lambda p, g: p - (0.1 * g).astype(p.dtype), params, grads)
 
     square = array(512, 512, dtype=jnp.bfloat16)
-    params = {name: square for name in ("q", "k", "v", "o")}
+    params = dict.fromkeys(("q", "k", "v", "o"), square)
     x = array(8, 8192, 512, dtype=jnp.bfloat16)
     return on_one(train_step, params, x, donate_argnums=0)
 

@@ -1,0 +1,139 @@
+"""Each threshold and weight, halved and doubled over all programs: what it decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+import hbmwatch._analysis
+import hbmwatch._findings
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings import rank
+from hbmwatch._findings.rank import ADVICE, find_findings
+from hbmwatch._records.report import Finding
+from tests.findings.cases import UNUSABLE, explained
+from tests.oom_programs import CASES
+
+# Thresholds that decide nothing in these programs: why they stay, and the test of the boundary.
+ANSWERED = {
+    "_analysis.facts.SHARE_OF_PEAK": "it decides only where no limit is known, or little is over "
+    "it, as in a profile of a run that did not fail: analysis/test_facts.py",
+    "_analysis.graph.MOST_STEPS": "it ends walks in damaged programs: analysis/test_graph.py",
+    "_analysis.loops.MOST_STEPS": "it ends walks in damaged programs: analysis/test_graph.py",
+    "_analysis.updates.MOST_STEPS": "it bounds a recursion: analysis/test_updates.py",
+    "_analysis.live_buffers.SAMPLED_INSTRUCTIONS": "it bounds the time of a report on a large "
+    "program: analysis/test_live_buffers.py",
+    "_analysis.live_buffers.MOST_VISITS": "it bounds the time of a report on a large program: "
+    "analysis/test_live_buffers.py",
+    "_findings.aggregate.LEAST_SHARE_OF_OVER_LIMIT": "the batch of these programs is nearly all "
+    "of the peak, or nothing of it: test_aggregate.py",
+    "_findings.checkpoint.LEAST_NESTED_LAYERS": "one program has 64 checkpointed layers, the "
+    "others 24 or fewer: test_checkpoint.py",
+    "_findings.long_lived.LEAST_POINTS": "all of these programs are longer: test_long_lived.py",
+    "_findings.padding.SHARE_IN_RESIDUALS": "the padding of these programs is nearly all in "
+    "residuals, or not at all: test_padding.py",
+    "_findings.pairwise.LEAST_GROWTH": "the products here are 1000 times their factors, and layers "
+    "at most 4 times: test_pairwise.py",
+    "_findings.pairwise.LEAST_COPIES": "pairs here have at least 512 others; 16 are compiled in "
+    "test_pairwise.py",
+    "_findings.replication.LEAST_SHARE_OF_MINIMUM": "these programs have no biases or step "
+    "counters: test_replication.py",
+    "_findings.unrolled_loop.LEAST_STEPS": "one loop has 24 steps: test_unrolled_loop.py",
+    "_findings.unrolled_loop.MOST_PER_ARGUMENT": "its results are like no argument: "
+    "test_unrolled_loop.py",
+}
+
+
+def thresholds() -> dict[str, tuple[Any, str]]:
+    """The module and the attribute of each number that the rules compare with."""
+    found = {}
+    for package in (hbmwatch._analysis, hbmwatch._findings):
+        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(info.name)
+            for name, value in vars(module).items():
+                if name.isupper() and type(value) in (int, float):
+                    found[f"{info.name.removeprefix('hbmwatch.')}.{name}"] = module, name
+    return found
+
+
+def conclusions(programs: Mapping[str, ProgramFacts]) -> dict[str, tuple[Finding, ...]]:
+    """The findings of each program, from fresh facts."""
+    return {name: find_findings(dataclasses.replace(facts)) for name, facts in programs.items()}
+
+
+def slugs(findings: Iterable[Finding]) -> list[str]:
+    """The slugs, in order."""
+    return [finding.slug for finding in findings]
+
+
+def changes(
+    before: Mapping[str, tuple[Finding, ...]], after: Mapping[str, tuple[Finding, ...]]
+) -> tuple[list[str], list[str]]:
+    """The programs whose findings or their order change, and those where only figures do."""
+    changed = [name for name in before if before[name] != after[name]]
+    flipped = [name for name in changed if slugs(before[name]) != slugs(after[name])]
+    return flipped, [name for name in changed if name not in flipped]
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.gpu
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings(UNUSABLE)
+def test_every_threshold_decides_something(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Halved or doubled, it changes a finding of a program; or a boundary test pins it."""
+    programs = {
+        f"{case.name}{'' if fault else ' (repaired)'}": explained(case.name, fault).facts
+        for case in CASES
+        for fault in (True, False)
+    }
+    rows = sensitivity(programs, monkeypatch)
+    with capsys.disabled():
+        print("\n" + "\n".join(rows.values()))
+
+    decides_nothing = {name for name, row in rows.items() if row.endswith("nothing")}
+    assert decides_nothing & set(thresholds()) == set(ANSWERED)
+
+
+def sensitivity(
+    programs: Mapping[str, ProgramFacts], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """A line for each threshold and weight: which programs change."""
+    before = conclusions(programs)
+    rows = {}
+    for label, (module, name) in thresholds().items():
+        flipped, others = set(), set()
+        for factor in (0.5, 2):
+            value = getattr(module, name)
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, type(value)(value * factor))
+                more = changes(before, conclusions(programs))
+            flipped.update(more[0])
+            others.update(more[1])
+        rows[label] = _row(label, flipped, others)
+    for slug, advice in ADVICE.items():
+        for field in ("prior_weight", "least_share_of_peak"):
+            if (value := getattr(advice, field)) is not None:
+                flipped = set()
+                for factor in (0.5, 2):
+                    other = dataclasses.replace(advice, **{field: value * factor})
+                    with monkeypatch.context() as patch:
+                        patch.setattr(rank, "ADVICE", {**ADVICE, slug: other})
+                        flipped.update(changes(before, conclusions(programs))[0])
+                label = f"{slug}: {field}"
+                rows[label] = _row(label, flipped, set())
+    return rows
+
+
+def _row(label: str, flipped: set[str], others: set[str]) -> str:
+    """What one threshold decides, as a line."""
+    parts = [f"flips {', '.join(sorted(flipped))}"] if flipped else []
+    parts += [f"figures of {', '.join(sorted(others))}"] if others else []
+    return f"{label}: {'; '.join(parts) or 'nothing'}"
