@@ -48,7 +48,8 @@ def size_of(shape: Mapping[str, Any]) -> int:
     """Bytes of a shape without padding; of a tuple, of its entries."""
     if shape["element_type"] == PrimitiveType.TUPLE:
         return sum(map(size_of, shape["tuple_shapes"]))
-    return math.prod(shape["dimensions"]) * (element_bits(shape["element_type"]) or 8) // 8
+    bits = element_bits(shape["element_type"]) or 8
+    return math.prod(map(int, shape["dimensions"])) * bits // 8
 
 
 class Computation:

@@ -1,4 +1,4 @@
-"""A module's instructions as a graph: operands, users, fusions, loops; read only where asked."""
+"""A program's instructions as a graph: operands, users, fusions, loops; read on demand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hbmwatch._xla.protos import (
 from hbmwatch._xla.types import MemoryColor, PrimitiveType
 
 TUPLE = PrimitiveType.TUPLE
-# Instructions that give their first operand back, with other layout, type or rank.
+# Instructions whose result is their first operand, in another layout, type or rank.
 MOVES = frozenset(
     "bitcast copy reshape transpose convert copy-start copy-done get-tuple-element all-gather-done "
     "all-reduce-done async-start async-done bitcast-convert optimization-barrier".split()
@@ -26,13 +26,13 @@ _INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
 # Copies and fusions lie a few deep; in a damaged program they may form a ring.
 MOST_STEPS = 300
 _CALLS = frozenset(("fusion", "async-start", "call"))
-# What runs other computations, loops perhaps among them.
+# Instructions that run other computations, which may have loops.
 _NESTS = frozenset(("while", "call", "conditional"))
 _PLAIN = MOVES | {"parameter"}
 
 
 class Parameter(NamedTuple):
-    """A parameter of the program, as it lies on one device."""
+    """A parameter of the program, on one device."""
 
     number: int
     path: str
@@ -53,13 +53,13 @@ class Result(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """What one look at each instruction that runs on its own tells.
+    """What one pass over the instructions outside of fusions finds.
 
     Attributes:
         running: The entry computation, and the bodies and branches that it runs.
         loops: The while instructions in them.
         first: The first user of each instruction, by the latter's id.
-        others: Its other users by their ids, where there are any: for most there are none.
+        others: Its other users by their ids; most instructions have none.
     """
 
     running: list[HloComputationProto]
@@ -69,14 +69,14 @@ class _Scan(NamedTuple):
 
 
 def elements(shape: ShapeProto) -> int:
-    """How many elements an array has; of a tuple, its largest entry."""
+    """The number of elements of an array; of a tuple, that of its largest entry."""
     if shape.element_type == TUPLE:
         return max((elements(part) for part in shape.tuple_shapes), default=0)
     return math.prod(shape.dimensions)
 
 
 class Graph:
-    """The instructions of one program; everything is made on demand."""
+    """The instructions of one program; everything is computed on demand."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -84,7 +84,7 @@ class Graph:
         self._within: dict[int, list[HloInstructionProto]] = {}
 
     def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
-        """The instructions whose results an instruction takes."""
+        """The operands of an instruction."""
         found = map(self.find, instruction.operand_ids[:])
         return [operand for operand in found if operand is not None]
 
@@ -95,13 +95,13 @@ class Graph:
 
     @functools.cached_property
     def _scan(self) -> _Scan:
-        """What a look at each instruction that runs on its own tells; fusions are not entered."""
+        """One pass over the instructions outside of fusions."""
         first: dict[int, HloInstructionProto] = {}
         others: dict[int, dict[int, HloInstructionProto]] = {}
         running, loops = [], []
         todo = [self.program.entry] if self.program.entry is not None else []
         seen: set[int] = set()
-        for computation in todo:  # grows meanwhile; a damaged program may come round again
+        for computation in todo:  # grows meanwhile; a damaged program may have a ring
             if computation.id in seen:
                 continue
             seen.add(computation.id)
@@ -129,7 +129,7 @@ class Graph:
         return self._scan.loops
 
     def users(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
-        """The instructions that take the result of one outside of fusions."""
+        """The users of an instruction, outside of fusions."""
         first = self._scan.first.get(instruction.id)
         others = self._scan.others.get(instruction.id, {})
         return [] if first is None else [first, *others.values()]
@@ -151,7 +151,7 @@ class Graph:
     def passed(
         self, caller: HloInstructionProto, parameter: HloInstructionProto
     ) -> HloInstructionProto | None:
-        """What a fusion passes for one of its parameters; None where it passes nothing."""
+        """The operand of a fusion that becomes one of its parameters; None where there is none."""
         if not 0 <= parameter.parameter_number < len(caller.operand_ids):
             return None
         return self.find(caller.operand_ids[parameter.parameter_number])
@@ -164,7 +164,7 @@ class Graph:
         if outer.id not in self._within:
             found = self._within[outer.id] = list[HloInstructionProto]()
             calls, entered = [instruction], set[int]()
-            for call in calls:  # grows meanwhile; a damaged program may come round again
+            for call in calls:  # grows meanwhile; a damaged program may have a ring
                 inner = self.fused(call)
                 if inner is not None and inner.id not in entered:
                     entered.add(inner.id)
@@ -173,9 +173,10 @@ class Graph:
         return self._within[outer.id]
 
     def root(self, instruction: HloInstructionProto) -> HloInstructionProto:
-        """What makes a result inside a fusion, behind bitcasts and copies; itself elsewhere.
+        """The instruction that computes a result inside of a fusion, behind bitcasts and copies.
 
-        Of a get-tuple-element of a fusion with several results, what makes that one.
+        For a get-tuple-element of a fusion, the instruction that computes that result; outside of
+        fusions, the instruction itself.
         """
         found = instruction
         for _ in range(MOST_STEPS):
@@ -196,7 +197,7 @@ class Graph:
         return self.fused_root(at)
 
     def element(self, source: HloInstructionProto, index: int) -> HloInstructionProto | None:
-        """What makes one entry of a tuple: in a fusion, or what a loop starts from there."""
+        """The instruction that computes an entry of a tuple; of a loop, its value at the start."""
         holder = self.fused_root(source) if self.fused(source) is not None else source
         if holder is not None and holder.opcode == "while":
             holder = self.first(holder)
@@ -208,7 +209,7 @@ class Graph:
 
     @functools.cached_property
     def _looped(self) -> dict[int, tuple[HloInstructionProto, HloComputationProto]]:
-        """The loop that an instruction is in, and the body or condition, by the former's id."""
+        """The loop around an instruction, and its body or condition, by the instruction's id."""
         owners = {
             called: loop for loop in reversed(self.loops) for called in loop.called_computation_ids
         }
@@ -227,11 +228,11 @@ class Graph:
     def loop_of(
         self, instruction: HloInstructionProto
     ) -> tuple[HloInstructionProto | None, HloComputationProto | None]:
-        """The loop in whose body an instruction is, and the body; None for both in no loop."""
+        """The loop whose body has the instruction, and the body; None and None outside of loops."""
         return self._looped.get(instruction.id, (None, None))
 
     def start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
-        """What a loop carries at a position when it starts, behind moves."""
+        """The value that a loop carries at a position when it starts, behind moves."""
         at = self.element(loop, position)
         for _ in range(MOST_STEPS):
             if at is None or at.opcode not in MOVES:
@@ -263,7 +264,7 @@ class Graph:
         return tuple(found[number] for number in sorted(found))
 
     def _parameter_in(self, allocation: BufferAllocationProto) -> HloInstructionProto | None:
-        """The parameter that lies in an allocation, perhaps with an output."""
+        """The parameter in an allocation, which an output may share."""
         for assigned in allocation.assigned:
             buffer = self.program.buffer(assigned.logical_buffer_id)
             if buffer is not None and buffer.instruction.opcode == "parameter":
@@ -298,7 +299,7 @@ class Graph:
     def given(
         self, factor: HloInstructionProto, outer: tuple[HloInstructionProto, ...]
     ) -> HloInstructionProto | None:
-        """The argument of the program that a value is, but for moves; None where it is none.
+        """The argument of the program that a value is, behind moves; None where it is none.
 
         Args:
             factor: The instruction.

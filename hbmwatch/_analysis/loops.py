@@ -1,4 +1,4 @@
-"""Buffers that loops fill slice by slice: residuals, stacked outputs, a state that is updated."""
+"""Buffers that loops fill slice by slice: residuals, stacked outputs, a state in place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LoopBuffer:
         loop: The while instruction.
         update: The instruction that writes the slice (a dynamic-update-slice, or a fusion of one).
         length: The length of the dimension along which it is filled.
-        from_argument: Whether the loop starts from an argument, and so updates a state.
+        from_argument: Whether the loop starts from an argument: it updates a state in place.
         context: The op_name of the loop ("jit(step)/jvp()/while"), which tells the pass.
     """
 
@@ -33,7 +33,7 @@ class LoopBuffer:
 
 
 class LoopBuffers:
-    """The loop stacks of a program; everything is made on demand."""
+    """The loop buffers of a program; everything is computed on demand."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -41,7 +41,7 @@ class LoopBuffers:
 
     @functools.cached_property
     def _fills(self) -> dict[int, tuple[HloInstructionProto, int]]:
-        """For what a while starts from: the while and the position in its tuple, by id."""
+        """The while and the position in its tuple, by the id of the value it starts from."""
         fills: dict[int, tuple[HloInstructionProto, int]] = {}
         for loop in self.graph.loops:
             start = self.graph.first(loop)
@@ -54,13 +54,13 @@ class LoopBuffers:
 
         Args:
             instruction: The instruction that defines the buffer.
-            index: The place of the buffer in the instruction's tuple.
+            index: The position of the buffer in the instruction's tuple.
         """
         if not self.graph.loops:
             return None
         start = self._enters(instruction, index)
         if start is not None:
-            return self._stack_at(*self._fills[start])
+            return self._buffer_at(*self._fills[start])
         loop, body = self.graph.loop_of(instruction)
         root = self.graph.find(body.root_id) if body is not None else None
         if loop is None or root is None:
@@ -72,25 +72,25 @@ class LoopBuffers:
     def _filled(
         self, loop: HloInstructionProto, positions: int
     ) -> dict[int, tuple[int, LoopBuffer]]:
-        """The stacks of a loop with their positions, by the id of what writes the slice."""
+        """The buffers of a loop with their positions, by the id of the dynamic-update-slice."""
         if loop.id not in self._known:
             filled: dict[int, tuple[int, LoopBuffer]] = {}
             for position in range(positions):
-                stack = self._stack_at(loop, position)
-                if stack is not None:
-                    filled.setdefault(self.graph.root(stack.update).id, (position, stack))
+                found = self._buffer_at(loop, position)
+                if found is not None:
+                    filled.setdefault(self.graph.root(found.update).id, (position, found))
             self._known[loop.id] = filled
         return self._known[loop.id]
 
     def _writes(self, instruction: HloInstructionProto) -> set[int]:
-        """The ids of the dynamic-update-slices that make an instruction's results."""
+        """The ids of the dynamic-update-slices that compute an instruction's results."""
         made = [self.graph.root(instruction)]
         if made[0].opcode == "tuple":
             made = [self.graph.root(part) for part in self.graph.operands(made[0])]
-        return {one.id for one in made if one.opcode == "dynamic-update-slice"}
+        return {write.id for write in made if write.opcode == "dynamic-update-slice"}
 
     def _enters(self, instruction: HloInstructionProto, index: Sequence[int]) -> int | None:
-        """The id as which a buffer enters a loop, behind moves; None where it enters none."""
+        """The id of the value as which a buffer enters a loop, behind copies; None if it does not."""
         if instruction.id in self._fills and not index:
             return instruction.id
         todo = [instruction]
@@ -111,8 +111,8 @@ class LoopBuffers:
                 todo += [user for user in users if user.opcode in ("copy", "bitcast")]
         return None
 
-    def _stack_at(self, loop: HloInstructionProto, position: int) -> LoopBuffer | None:
-        """The stack at a position of a loop's tuple, if the body writes a slice there."""
+    def _buffer_at(self, loop: HloInstructionProto, position: int) -> LoopBuffer | None:
+        """The buffer at a position of a loop's tuple, if the body writes a slice there."""
         for called in loop.called_computation_ids:
             body = self.graph.program.computations.get(called)
             root = self.graph.find(body.root_id) if body is not None else None
@@ -136,16 +136,16 @@ class LoopBuffers:
         return None
 
     def _length(self, update: HloInstructionProto) -> int:
-        """The length of the dimension of which a dynamic-update-slice writes one entry."""
+        """The length of the dimension along which a dynamic-update-slice writes a slice."""
         operands = self.graph.operands(update)
         if len(operands) < 2:
             return 0
         pairs = zip(update.shape.dimensions, operands[1].shape.dimensions)
         return max((whole for whole, part in pairs if part < whole), default=0)
 
-    def written(self, stack: LoopBuffer) -> HloInstructionProto:
-        """The instruction whose result a loop writes into its stack."""
-        caller = stack.update
+    def written(self, filled: LoopBuffer) -> HloInstructionProto:
+        """The instruction whose result a loop writes into its buffer."""
+        caller = filled.update
         operands = self.graph.operands(self.graph.root(caller))
         value = operands[1] if len(operands) > 1 else caller
         for _ in range(MOST_STEPS):
@@ -161,4 +161,4 @@ class LoopBuffers:
                 value = above
             else:
                 return value
-        return value if value.metadata.op_name else stack.update
+        return value if value.metadata.op_name else filled.update

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from hbmwatch._analysis.graph import Graph
 from hbmwatch._xla.protos import HloComputationProto, HloInstructionProto
 
-# What breaks the element-by-element way from an argument to its update.
+# After one of these, a value is not computed element by element any more.
 _MIXES = frozenset(
     "dot convolution reduce reduce-window sort gather custom-call rng rng-bit-generator iota "
     "constant broadcast all-reduce all-gather scatter".split()
 )
-# A custom call of XLA:TPU that puts slices of a prefetched array together.
+# A custom call of XLA:TPU that concatenates the slices of a prefetched array.
 _PREFETCHED = "ConcatBitcast"
 # An update takes a few steps from argument to output; the search recurses, so it has a bound.
 MOST_STEPS = 60
@@ -22,7 +22,7 @@ Masks = dict[int, list[int]]
 
 
 class _Known(NamedTuple):
-    """What walks from the outputs found already.
+    """What earlier walks found.
 
     Attributes:
         sources: The arguments above one result of an instruction, by its id and which result.
@@ -36,8 +36,8 @@ class _Known(NamedTuple):
 def updated(graph: Graph) -> frozenset[int]:
     """The numbers of the arguments from which an output of their shape is computed.
 
-    Element by element, that is: a matrix product, a sum or a gather in between makes it another
-    thing, that needs the argument until it is done.
+    It must be computed element by element: a matrix product, a sum or a gather in between needs the
+    whole argument until it is done.
     """
     forms: dict[tuple[tuple[int, ...], int], set[int]] = {}
     for parameter in graph.parameters:
@@ -81,7 +81,7 @@ def _sources(
 def _operands(
     graph: Graph, at: HloInstructionProto, index: int, known: Masks
 ) -> tuple[list[HloInstructionProto], int]:
-    """What one result of an instruction is computed from element by element, and which of theirs.
+    """The instructions that one result is computed from element by element, and their result.
 
     Args:
         at: The instruction.
@@ -108,7 +108,7 @@ def _operands(
 
 
 def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
-    """What XLA:TPU copies to VMEM in slices and puts together there."""
+    """The value that XLA:TPU copies to VMEM in slices and concatenates there."""
     done = graph.first(whole)
     started = graph.first(done) if done is not None else None
     source = graph.first(started) if started is not None else None

@@ -22,8 +22,8 @@ class Advice:
         link: Where to read on.
         will_not_help: What people usually try here without effect; "" where there is nothing.
         change: The change that `verify` can try for it; "" where it can try none.
-        least_share_of_peak: The bytes over the limit count as at least this share of the peak, where
-            that is not rank.LEAST_SHARE_OF_PEAK.
+        least_share_of_peak: The bytes over the limit count as at least this share of the peak;
+            None: rank.LEAST_SHARE_OF_PEAK.
         weigh: Gives the weight where it depends on the program; None: it is prior_weight.
     """
 

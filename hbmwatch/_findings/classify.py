@@ -1,4 +1,10 @@
-"""Findings on large buffers: an ordered list of rules says what each one is."""
+"""Findings on large buffers: an ordered list of rules, of which the first that matches wins.
+
+RULES is that list. A rule says what a buffer is, as far as the rules above it did not; so a row's
+position matters, and each rule is a function that can be tested alone. Surer signs come first: the
+compiler's own word (a constant), then the readers, the loop that fills the buffer, names, and last
+the operations that made it. A row without advice ends the search: the buffer is ordinary.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +52,6 @@ class Rule(NamedTuple):
     matches: Callable[[Candidate], bool]
 
 
-# The first rule that matches wins. A rule need not exclude what an earlier one matches, so each
-# row's position matters: surer signs come first, and a row without advice ends the search.
 RULES = (
     Rule(constant.ADVICE, constant.is_constant),
     Rule(callback.ADVICE, callback.is_sent_to_host),

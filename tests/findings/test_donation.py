@@ -38,7 +38,7 @@ def test_another_value_of_its_shape_is_no_update(opcode: str) -> None:
     """A product or a gather needs the whole argument until it is done."""
     hlo, output = update("multiply" if opcode == "sort" else opcode)
     alias = {"entries": [{"parameter_number": 0, "output_shape_index": [0]}]}
-    module = {"input_output_alias": alias} if opcode == "sort" else {}
+    module: dict[str, Any] = {"input_output_alias": alias} if opcode == "sort" else {}
 
     assert donation.find(hlo.facts(outputs=(output,), **module)) is None
 

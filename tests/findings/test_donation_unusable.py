@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hbmwatch._findings import donation_unusable
 from hbmwatch._findings.donation_unusable import same_leaf
-from tests.findings.cases import UNUSABLE, Case, explained, named
+from tests.findings.cases import UNUSABLE, explained, named
 from tests.hlo import BF16, MIB, REPLICATED, Hlo, tiled
+from tests.oom_programs import Case
 
 DONOR = {"entries": [{"parameter_number": 0}]}
 
@@ -35,7 +38,7 @@ def test_another_sharding_is_told_by_the_shape_on_one_device() -> None:
     hlo = Hlo()
     w = hlo.parameter(256, 512, path="w")
     output = hlo.add("copy", w, dims=(512, 512))
-    shardings = {
+    shardings: dict[str, Any] = {
         "spmd_parameters_shardings": [tiled(2, 1)],
         "spmd_output_sharding": {"type": 2, "tuple_shardings": [REPLICATED]},
     }

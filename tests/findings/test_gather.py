@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hbmwatch._findings import gather
 from tests.hlo import MIB, REPLICATED, Hlo, tiled
 
-SHARDED = {"spmd_parameters_shardings": [tiled(4, 1)]}
+SHARDED: dict[str, Any] = {"spmd_parameters_shardings": [tiled(4, 1)]}
 
 
 def gathered(opcode: str = "all-gather", dims: tuple[int, ...] = (2048, 512)) -> Hlo:
@@ -43,7 +45,10 @@ def test_what_the_program_returns_replicated_is_left_to_the_other_finding() -> N
     """The finding on replication speaks of outputs that every device holds."""
     hlo = gathered()
     outputs = (hlo.instructions[-1]["id"],)
-    module = {**SHARDED, "spmd_output_sharding": {"type": 2, "tuple_shardings": [REPLICATED]}}
+    module: dict[str, Any] = {
+        **SHARDED,
+        "spmd_output_sharding": {"type": 2, "tuple_shardings": [REPLICATED]},
+    }
 
     assert gather.find(hlo.facts(outputs=outputs, **module)) is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -15,8 +17,8 @@ def drawn(opcodes: list[str], name: str, dtype: int, output: bool, devices: bool
     made = hlo.add("iota", dims=(512, 512), dtype=U32)
     for opcode in opcodes:
         made = hlo.add(opcode, made, dims=(512, 512), dtype=dtype, name=name)
-    kept: dict[str, tuple[int, ...]] = {"outputs": (made,)} if output else {"live": (made,)}
-    sharding = {"spmd_output_sharding": REPLICATED} if devices else {}
+    kept: dict[str, Any] = {"outputs": (made,)} if output else {"live": (made,)}
+    sharding: dict[str, Any] = {"spmd_output_sharding": REPLICATED} if devices else {}
     return hlo.facts(**kept, **sharding)
 
 
