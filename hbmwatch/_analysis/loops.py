@@ -90,7 +90,7 @@ class LoopBuffers:
         return {write.id for write in made if write.opcode == "dynamic-update-slice"}
 
     def _enters(self, instruction: HloInstructionProto, index: Sequence[int]) -> int | None:
-        """The id of the value as which a buffer enters a loop, behind copies; None if it does not."""
+        """The id of the value that enters a loop: the buffer, or a copy; None if it enters none."""
         if instruction.id in self._fills and not index:
             return instruction.id
         todo = [instruction]

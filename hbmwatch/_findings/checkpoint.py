@@ -51,7 +51,7 @@ def find(facts: ProgramFacts) -> Finding | None:
 def _coarse(recomputed: Sequence[LiveBuffer]) -> Finding:
     """The finding on a checkpoint around too much."""
     return ADVICE.finding(
-        title="jax.checkpoint covers too much: all layers are recomputed at once"
+        title="A jax.checkpoint covers too much: all layers are recomputed at once"
         f"{at_line(recomputed)}",
         evidence=f"{plural(len(recomputed), 'buffer')} of rematted_computation "
         f"({format_size(all_bytes(recomputed))}), computed{at_lines(recomputed)}, exist at the "

@@ -51,7 +51,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     wider, stored = dtype_name(_most_bytes(wide)), dtype_name(narrow)
     take = "takes" if len(wide) == 1 else "take"
     return ADVICE.finding(
-        title=f"{wider} temporaries in a {stored} program",
+        title=f"Compute in {target}: {wider} temporaries in a {stored} program",
         evidence=f"{plural(len(wide), f'{wider} buffer')} computed{at_lines(wide)} {take} "
         f"{format_size(all_bytes(wide))} at the peak, but most argument bytes are {stored}.",
         remedy=f"Compute in {target}: look for a {wider} constant, a dtype argument or an astype "

@@ -40,7 +40,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     shards = max(math.prod(argument.tiles), 2)
     paths = list_some(a.path for _, a in copies)
     return ADVICE.finding(
-        title=f"{argument.path} is sharded, but the compiler all-gathers the full array on every "
+        title=f"Keep {argument.path} sharded: the compiler all-gathers the full array on every "
         f"device{at_lines(buffers)}",
         evidence=f"{plural(len(copies), 'buffer')} ({format_size(total)}) on each of "
         f"{facts.device_count} devices: all of {paths} {list(argument.global_dims)}. "

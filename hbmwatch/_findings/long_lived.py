@@ -24,11 +24,11 @@ def find(facts: ProgramFacts) -> Finding | None:
         return None
     total = all_bytes(idle)
     first = max(idle, key=lambda live: live.size_bytes)
-    lives, it = ("lives", "it") if len(idle) == 1 else ("live", "them")
+    lives, it, which = ("lives", "it", "It") if len(idle) == 1 else ("live", "them", "The largest")
     return ADVICE.finding(
         title=f"A temporary is created early and used late{at_line(idle)}",
         evidence=f"{plural(len(idle), 'buffer')} ({format_size(total)}) {lives} through most of "
-        f"the program, but the program reads {it} only near both ends. The largest lives from "
+        f"the program, but the program reads {it} only near both ends. {which} lives from "
         f"point {first.op.start} to {first.op.end} of {len(facts.summary.heap_bytes)}.",
         remedy="Recompute it where it is used late (or put jax.checkpoint around the part that "
         "makes it), or move the two uses together.",

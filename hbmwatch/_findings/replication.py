@@ -102,8 +102,8 @@ def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Fi
     largest = max(leaves, key=lambda leaf: leaf.size_bytes)
     return ADVICE.finding(
         title=f"Shard {paths}: fully replicated on all {facts.device_count} devices",
-        evidence=f"Each of the {facts.device_count} devices holds the full array of "
-        f"{plural(len(leaves), 'leaf')} ({format_size(total)} per device: {paths}). For "
+        evidence=f"Each of the {facts.device_count} devices holds {plural(len(leaves), 'leaf')} "
+        f"in full ({format_size(total)} per device: {paths}). For "
         f"{largest.path}, {largest.how}.",
         remedy="Give them a NamedSharding over the mesh (in_shardings and out_shardings, or "
         "device_put before the call).",

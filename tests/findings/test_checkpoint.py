@@ -22,7 +22,9 @@ def test_three_recomputed_layers_at_once_are_too_many(count: int, is_found: bool
 
     assert (finding is not None) == is_found
     if finding is not None:
-        assert finding.title == "jax.checkpoint covers too much: all layers are recomputed at once"
+        assert finding.title == (
+            "A jax.checkpoint covers too much: all layers are recomputed at once"
+        )
 
 
 def test_what_a_policy_saves_is_found() -> None:

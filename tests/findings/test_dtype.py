@@ -57,7 +57,7 @@ def test_the_finding_names_the_dtypes_of_the_program(
     finding = dtype.find(hlo.facts((hlo.instructions[-1]["id"],)))
 
     assert finding is not None
-    assert (finding.slug, finding.title) == ("dtype", title)
+    assert (finding.slug, finding.title) == ("dtype", f"{compute}: {title}")
     assert finding.remedy.startswith(compute)
 
 
