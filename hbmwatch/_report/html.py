@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NOTEBOOK_BUFFERS = 2000
 _NOTEBOOK_HEIGHT = 760
 # Each module imports only earlier ones, so that they can stand in one script in this order.
-_SCRIPTS = (
+SCRIPTS = (
     "format names dom roles report buffers inspector chart treemap table tools explorer budget "
     "sections main"
 ).split()
@@ -69,7 +69,7 @@ def _asset(name: str) -> str:
 @functools.cache
 def _script() -> str:
     """The modules of the script as one, without their imports and exports."""
-    modules = (_EXPORT.sub("", _IMPORT.sub("", _asset(f"{name}.mjs"))) for name in _SCRIPTS)
+    modules = (_EXPORT.sub("", _IMPORT.sub("", _asset(f"{name}.mjs"))) for name in SCRIPTS)
     return '"use strict";\n(() => {\n' + "\n".join(modules) + "})();\n"
 
 

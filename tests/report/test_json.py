@@ -22,9 +22,10 @@ from hbmwatch import (
     PeakSummary,
     parse_oom,
 )
+from hbmwatch._report.text import headline
 
-_TEXT = st.text(max_size=12)
-_BYTES = st.integers(0, 2**50)
+_TEXT = st.text(st.characters(), max_size=12)  # lone surrogates, too: JSON can hold them
+_BYTES = st.integers(0, 2**50) | st.integers(1 - 10**64, 10**64 - 1)
 _MAYBE_BYTES = st.none() | _BYTES
 _TOTALS = st.dictionaries(_TEXT, _BYTES, max_size=3)
 _SPECIAL = {
@@ -42,7 +43,7 @@ _SPECIAL = {
     "Phase | None": st.sampled_from((None, "compile", "run")),
     "Certainty": st.sampled_from(("measured", "derived", "hint")),
     "Literal['allocator', 'driver', 'host'] | None": st.sampled_from((None, "driver", "host")),
-    "npt.NDArray[np.int64]": st.lists(_BYTES, max_size=4).map(
+    "npt.NDArray[np.int64]": st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4).map(
         lambda sizes: np.asarray(sizes, dtype=np.int64)
     ),
 }
@@ -71,6 +72,31 @@ def test_a_report_comes_back_whole_from_json(report: OomReport) -> None:
     if report.summary is not None and back.summary is not None:
         assert [op.role for op in back.summary.ops] == [op.role for op in report.summary.ops]
         assert not back.summary.heap_bytes.flags.writeable
+
+
+@given(_SPECIAL["OomReport"])
+def test_every_report_that_is_accepted_can_be_shown(report: OomReport) -> None:
+    """Text, page, notebook cell, scalars and fingerprint of any stored values, however odd."""
+    stored = OomReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    shown = f"{stored}\n{stored.text(top=1)}\n{headline(stored)}\n{stored.summary}"
+
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert stored.to_html().encode("utf-8").endswith(b"</html>\n")
+    assert stored._repr_html_().encode("utf-8").startswith(b"<iframe ")
+    assert all(isinstance(value, (int, float)) for value in stored.scalars().values())
+    assert re.fullmatch("[0-9a-f]{16}", stored.fingerprint())
+
+
+def test_a_record_with_words_of_a_later_version_can_be_shown() -> None:
+    """Who builds a record with a new kind and a new certainty still reads text and page."""
+    kind: Any = "scratch"
+    certainty: Any = "estimated"
+    op = PeakOp("fusion.1", "fusion", "jit(step)/dot", "f32[8]{0}", 32768, 32768, kind)
+    finding = Finding("x", "Do this", "so", "Thus", 5, certainty, "")
+    report = OomReport(OomMessage("x", ops=(op,)), findings=(finding,))
+
+    assert "32 KiB  f32[8]  scratch  dot" in str(report)
+    assert '"certainty":"estimated"' in report.to_html()
 
 
 @given(_SPECIAL["OomReport"])

@@ -58,6 +58,29 @@ def test_the_page_shows_the_reports_figures(show: Show) -> None:
     ]
 
 
+def test_the_page_has_the_words_of_the_text(show: Show) -> None:
+    """Title, figures, findings and the heads of what both show read the same."""
+    browser = show(REPORT)
+    text = str(REPORT)
+    assert texts(browser, "h2") == [
+        "What to try first",
+        "Memory over the program",
+        "Buffers at the peak",
+        "By pytree path",
+        "On the device",
+        "Notes",
+        "Not available",
+        "Error message",
+    ]
+    (title,) = texts(browser, "h1")
+    assert text.startswith(f"hbmwatch: {title}\n  needs 2.13 GiB per device; 2.00 GiB available; ")
+    assert "\n  What to try first\n    1. donate params (frees up to 512 MiB)\n" in text
+    assert texts(browser, ".findings .saves") == ["frees up to 512 MiB"]
+    assert "\n  Largest buffers at the peak\n" in text
+    assert "\n  unavailable: the device's memory: not asked\n" in text
+    assert "buffers smaller than 16 KiB, combined" in text
+
+
 def test_the_table_has_every_buffer_equal_ones_folded(show: Show) -> None:
     """A row has sizes, role, name, shape, line, padding and order; four equal layers are one."""
     browser = show(REPORT)

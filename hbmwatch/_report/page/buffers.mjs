@@ -52,7 +52,8 @@ export function makeRows(b, folded) {
 
 function searchText(b, i) {
   const columns = ["op_name", "instruction", "shape", "source", "kind"];
-  return `${columns.map((column) => b.text(column, i)).join(" ")} ${b.roleOf(i).name}`.toLowerCase();
+  const texts = columns.map((column) => b.text(column, i));
+  return [...texts, b.roleOf(i).name].join(" ").toLowerCase();
 }
 
 /** The rows that have all words of the filter and a role that is shown. */

@@ -129,7 +129,8 @@ function drawMarks(layer, { scale, heap, peak, limit }) {
     const right = scale.width - RIGHT;
     const place = { x: right - 4, y: y - 5, "text-anchor": "end" };
     layer.append(draw("line", { class: "limit", x1: LEFT, x2: right, y1: y, y2: y }));
-    layer.append(draw("text", { class: "limit-text halo", ...place }, `limit ${formatSize(limit)}`));
+    const label = `limit ${formatSize(limit)}`;
+    layer.append(draw("text", { class: "limit-text halo", ...place }, label));
   }
   const x = scale.x(peak + 0.5);
   const y = scale.y(heap[peak]);
@@ -137,7 +138,8 @@ function drawMarks(layer, { scale, heap, peak, limit }) {
   const place = { x: x + (far ? -9 : 9), y: y - 7, "text-anchor": far ? "end" : "start" };
   layer.append(draw("line", { class: "peak", x1: x, x2: x, y1: y, y2: scale.height - BOTTOM }));
   layer.append(draw("circle", { class: "peak-dot", cx: x, cy: y, r: 5 }));
-  layer.append(draw("text", { class: "peak-text halo", ...place }, `peak ${formatSize(heap[peak])}`));
+  const label = `peak ${formatSize(heap[peak])}`;
+  layer.append(draw("text", { class: "peak-text halo", ...place }, label));
 }
 
 /** Draw the lifetime of the buffers of the row in focus over the chart, to scale. */
@@ -165,7 +167,8 @@ export function listenToChart(view) {
   $("chart").addEventListener("pointermove", (event) => {
     const { scale, heap } = view;
     const left = event.clientX - $("chart").getBoundingClientRect().left - LEFT;
-    const p = Math.max(0, Math.min(heap.length - 1, Math.floor((left / scale.plotWidth) * heap.length)));
+    const under = Math.floor((left / scale.plotWidth) * heap.length);
+    const p = Math.max(0, Math.min(heap.length - 1, under));
     const x = scale.x(p + 0.5);
     const line = { class: "cross", x1: x, x2: x, y1: TOP, y2: scale.height - BOTTOM };
     $("cross").replaceChildren(draw("line", line));

@@ -27,7 +27,7 @@ class View {
     return this.hovered ?? (this.pinned ? this.active : null);
   }
 
-  /** Make the rows: equal buffers in one row, or each in its own. */
+  /** Make the rows, with equal buffers folded or not. */
   fold(folded) {
     this.rows = makeRows(this.b, folded);
     this.rowOf = new Int32Array(this.b.count);
@@ -98,9 +98,10 @@ class View {
 /** The section of the explorer. */
 export function explorer({ buffers, heap, peak, limit, source }) {
   const shown = buffers.size_bytes.length;
-  const left = `the ${formatCount(shown)} largest of ${formatCount(buffers.op_count)}`;
+  const isCut = shown < buffers.op_count;
+  const left = isCut ? `the ${formatCount(shown)} largest of ${formatCount(buffers.op_count)}` : "";
   const heading = make("h2", { id: "h-buffers" }, `Buffers ${source}`);
-  const head = make("div", { class: "head" }, heading, make("p", {}, shown < buffers.op_count ? left : ""));
+  const head = make("div", { class: "head" }, heading, make("p", {}, left));
   const list = make("section", { id: "buffers", "aria-labelledby": "h-buffers" });
   list.append(head, legend(buffers.roles), tools(), table());
   const section = make("section", { id: "explorer", "aria-label": `The buffers ${source}` });

@@ -9,7 +9,8 @@ export function lifetimeText(b, row) {
   const i = row.members[0];
   if (!b.points) return "unknown";
   if (b.start[i] === null) return "the whole program";
-  return `points ${formatCount(b.from(i))} to ${formatCount(b.until(i))} of ${formatCount(b.points)}`;
+  const [from, until, points] = [b.from(i), b.until(i), b.points].map(formatCount);
+  return `points ${from} to ${until} of ${points}`;
 }
 
 /** What is known of a row, as [name, value]. */
@@ -46,7 +47,8 @@ export function drawInspector(view) {
   const { b } = view;
   const i = row.members[0];
   const role = b.roleOf(i).name;
-  const badge = make("p", { class: `badge ${colorOf(role)}` }, make("span", { class: "dot" }), role);
+  const dot = make("span", { class: "dot" });
+  const badge = make("p", { class: `badge ${colorOf(role)}` }, dot, role);
   const list = make("dl");
   for (const [name, value] of rowFacts(b, row)) {
     list.append(make("dt", {}, name), make("dd", {}, value));

@@ -68,7 +68,8 @@ function bars(sizes) {
   const rows = sizes.map(([name, bytes]) => {
     const box = { viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" };
     const svg = draw("svg", box);
-    svg.append(draw("rect", { width: Math.max(0, (100 * bytes) / most).toFixed(2), height: 8, rx: 1 }));
+    const width = Math.max(0, (100 * bytes) / most).toFixed(2);
+    svg.append(draw("rect", { width, height: 8, rx: 1 }));
     const size = make("td", { class: "right number" }, formatSize(bytes));
     const bar = make("td", { class: "bar" }, svg);
     return make("tr", {}, make("th", { scope: "row" }, name), bar, size);
@@ -120,7 +121,8 @@ export function sentences(id, title, texts) {
 /** The text of the error. */
 export function message({ message: { text } }) {
   if (!text) return [];
-  return [section("text", "Error message", make("pre", { tabindex: 0, "aria-labelledby": "h-text" }, text))];
+  const pre = make("pre", { tabindex: 0, "aria-labelledby": "h-text" }, text);
+  return [section("text", "Error message", pre)];
 }
 
 /** How to open the profile, the versions, and the fingerprint. */
