@@ -57,7 +57,7 @@ def add_peak_options(parser: argparse.ArgumentParser) -> None:
         choices=tuple(MEMORY_SPACES),
         default="hbm",
         metavar="SPACE",
-        help=f"one of {', '.join(MEMORY_SPACES)} (default: hbm, also for the memory of a GPU)",
+        help=f"one of {', '.join(MEMORY_SPACES)} (default: hbm, the device memory of a TPU or GPU)",
     )
     parser.add_argument(
         "--top",

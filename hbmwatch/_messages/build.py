@@ -13,7 +13,7 @@ from hbmwatch._messages.wording import Wording
 from hbmwatch._records.message import OomMessage
 
 _IMPLIED = ("platform", "phase", "code", "memory_space", "pool")
-# What counts first where the statements of one OOM differ: the error, what logs say, its causes.
+# Which statement counts where those of one OOM differ: the error first, then logs, then causes.
 _ORDER = {
     "error": 0,
     "continuation": 0,
@@ -26,7 +26,7 @@ _ORDER = {
 }
 _DETAILS = {"tpu": add_tpu_details, "gpu": add_gpu_details}
 
-# How far before an OOM its code, its replica and its program may stand.
+# How many characters before an OOM its code, its replica and its program may be.
 _BEFORE = 2000
 _CODE_BEFORE, _PROGRAM_BEFORE = 100, 600
 _CODE = r"(E\d{4}): [A-Z]\w{1,80}: ?$"

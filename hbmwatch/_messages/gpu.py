@@ -16,7 +16,7 @@ _POOL = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="al
 _DRIVER = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver")
 _HOST = OomMessage("", platform="gpu", phase="run", memory_space="host", pool="host")
 
-# The warning goes on: "with freed_by_count=0. The caller indicates that this is not a failure".
+# A warning continues: "with freed_by_count=0. The caller indicates that this is not a failure".
 _FAILED = r"(?! with freed_by_count|[. ]{1,2}The caller)"
 _CAUSE = (
     r"(?:: (?:RESOURCE_EXHAUSTED: )?(?:: )?(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory"
@@ -28,16 +28,16 @@ _POOL_WORDINGS = (
         "gpu-pool",
         _POOL,
         "Out of memory while trying to allocate",
-        # Others run out of memory for "a string buffer".
+        # Other programs run out of memory "while trying to allocate a string buffer".
         "(?! (?!with )[a-z])(?>"
         + optional(" <requested_bytes>", " with allocator <allocator>", " on device <device>")
-        # A warning of the convolution autotuner, which goes on without the algorithm.
+        # A warning of the convolution autotuner, which continues without the algorithm.
         + r")(?!\.? ?Convolution performance may be suboptimal)",
     ),
     Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", source="continuation"),
     Wording("gpu-stats", _POOL, STATISTICS, source="continuation"),
     Wording(
-        "gpu-entry",  # of the peak buffers, where a log was cut in their midst
+        "gpu-entry",  # of the list of buffers, where a log starts in the middle of it
         _POOL,
         "Buffer ",
         rf"\d{{1,4}}: Size: {SIZE} (?:Operator|XLA Label|Shape|Entry Parameter Subshape): ",
@@ -198,7 +198,7 @@ _DRIVER_WORDINGS = (
         _DRIVER,
         "ould not create cudnn handle: CUDNN_STATUS_",
         r"(?:INTERNAL_ERROR|NOT_INITIALIZED)"
-        # The failed handle alone says nothing of memory; below 100 MB free it does.
+        # A handle fails for other reasons too; with less than 100 MB free, memory is the reason.
         r".{0,120}?Memory usage: <#free_bytes>(?<!\d{9}) bytes free, <#limit_bytes> bytes total",
         "log",
     ),
@@ -217,7 +217,7 @@ _DRIVER_WORDINGS = (
         "gpu-cufft-plan",
         _DRIVER,
         "ailed to create cuFFT batched plan",
-        # 2 is CUFFT_ALLOC_FAILED. A RET_CHECK's text does not say why there is no plan.
+        # 2 is CUFFT_ALLOC_FAILED. The text of a RET_CHECK does not say why there is no plan.
         r"(?::2(?!\d)|(?<!nullptr Failed to create cuFFT batched plan) with scratch allocator)",
         "log",
     ),

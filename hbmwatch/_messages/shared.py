@@ -13,7 +13,7 @@ _CPU_WORDINGS = (
         "cpu",
         _CPU,
         "Out of memory allocating ",
-        # CuPy goes on: "8,000,000,000 bytes (allocated so far: 512 bytes)".
+        # CuPy continues: "8,000,000,000 bytes (allocated so far: 512 bytes)".
         r"(?!\d{1,3},)(?><requested_bytes>)(?! \(allocated so far)",
     ),
     Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),

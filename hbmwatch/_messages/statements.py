@@ -10,8 +10,8 @@ from hbmwatch._messages.figures import read_figures
 from hbmwatch._messages.table import WORDINGS
 from hbmwatch._messages.wording import Wording
 
-# Within one OOM's text, at most so many characters lie between two statements. What an error
-# quotes, and the error behind its code, are nearer.
+# The most characters between two statements about one OOM; and between an error and the cause that
+# it quotes, or a code and its error.
 _FAR = 1 << 16
 _NEAR = 2000
 # An OOM's text ends with the next OOM, with a traceback, or this many characters on.

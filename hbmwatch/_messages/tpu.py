@@ -18,10 +18,12 @@ _COMPILE_HBM = OomMessage("", platform="tpu", phase="compile", memory_space="hbm
 _RUN = OomMessage("", platform="tpu", phase="run", memory_space="hbm", pool="allocator")
 
 # A disk has a usage and a capacity too.
-_KNOWN = rf"(?=(?:{'|'.join(('hbm', *ON_CHIP))})\b)"
+_KNOWN_SPACE = rf"(?=(?:{'|'.join(('hbm', *ON_CHIP))})\b)"
 # Other programs attempt to allocate "4G of swap" or "512M for the page cache".
-_STOP = r"(?=\.? ?$|\. ?[A-Zt;(]|[^\w\s.])"
-_ATTEMPT = rf"Attempting to (?:allocate {SIZE}{_STOP}|reserve {SIZE} at the bottom of memory)"
+_REQUEST_END = r"(?=\.? ?$|\. ?[A-Zt;(]|[^\w\s.])"
+_ATTEMPT = (
+    rf"Attempting to (?:allocate {SIZE}{_REQUEST_END}|reserve {SIZE} at the bottom of memory)"
+)
 
 _CODES: tuple[tuple[str, str, Phase, str | None], ...] = (
     ("E0100", "RuntimeBufferAllocationFailure", "run", "hbm"),
@@ -65,8 +67,8 @@ WORDINGS = (
         "tpu-used",
         _COMPILE,
         "Used ",
-        rf"<used_bytes> of <limit_bytes> {_KNOWN}<memory_space>\. Exceeded \w{{1,30}} capacity by"
-        " ~?<exceeded_by_bytes>",
+        rf"<used_bytes> of <limit_bytes> {_KNOWN_SPACE}<memory_space>\. Exceeded \w{{1,30}} "
+        "capacity by ~?<exceeded_by_bytes>",
         "continuation",
         needle=" capacity by ",
     ),
@@ -74,7 +76,7 @@ WORDINGS = (
         "tpu-exceeded",
         _COMPILE,
         "Exceeded ",
-        f"{_KNOWN}<memory_space> capacity by ~?<exceeded_by_bytes>",
+        f"{_KNOWN_SPACE}<memory_space> capacity by ~?<exceeded_by_bytes>",
         "continuation",
     ),
     Wording(
@@ -151,21 +153,21 @@ WORDINGS = (
         "tpu-usage",
         _COMPILE,
         "Total ",
-        f"{_KNOWN}<memory_space> usage >= {SIZE}",
+        f"{_KNOWN_SPACE}<memory_space> usage >= {SIZE}",
         "continuation",
     ),
     Wording(
         "tpu-requirement",
         _COMPILE,
         "Program ",
-        f"{_KNOWN}<memory_space> requirement (?:{SIZE}|unknown)",
+        f"{_KNOWN_SPACE}<memory_space> requirement (?:{SIZE}|unknown)",
         "continuation",
     ),
     Wording(
         "tpu-largest",
         _COMPILE,
         "Largest program allocations in ",
-        f"{_KNOWN}<memory_space>:",
+        f"{_KNOWN_SPACE}<memory_space>:",
         "continuation",
     ),
     Wording(
@@ -179,7 +181,7 @@ WORDINGS = (
         "tpu-allocate",
         _RUN,
         "Attempting to allocate ",
-        f"<requested_bytes>{_STOP}"
+        f"<requested_bytes>{_REQUEST_END}"
         + optional(
             r"\. That was not possible\. There are <free_bytes> free",
             r"\.(?: Due to fragmentation,)? [Tt]he largest contiguous region of free memory is"
@@ -239,7 +241,7 @@ WORDINGS = (
             OomMessage("", platform="tpu", phase=phase, memory_space=space),
             name,
             rf"(?:(?<=RESOURCE_EXHAUSTED: {name})|(?=:(?! ?\d)))"
-            + optional(rf":? Used <used_bytes> of <limit_bytes> {_KNOWN}"),
+            + optional(rf":? Used <used_bytes> of <limit_bytes> {_KNOWN_SPACE}"),
             "code",
         )
         for code, name, phase, space in _CODES

@@ -1,4 +1,4 @@
-"""Logs with several failures, and failures that several lines speak of."""
+"""Logs with several failures, and failures that several lines describe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def requests(text: str) -> list[int | None]:
 
 
 def test_each_of_several_messages_has_its_own_words() -> None:
-    """How the next one's line begins is not in the text, and nothing of its own is left out."""
+    """Its text has all of them, and ends where the line of the next message begins."""
     line = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"
     text = f"{line} 300 bytes.\n{line}\n100 bytes. {line} 200 bytes."
     texts = [message.text for message in parse_ooms(text)]
@@ -29,7 +29,7 @@ def test_each_of_several_messages_has_its_own_words() -> None:
 
 
 def test_a_log_with_several_failures_gives_each_with_its_lines() -> None:
-    """All OOMs come in order, each with the lines it was read from, without what wraps them."""
+    """OOMs keep their order, and each has the lines that it was read from, undecorated."""
     text = log(
         """
         [rank0]: starting, 8 devices
@@ -72,7 +72,7 @@ def test_a_log_with_several_failures_gives_each_with_its_lines() -> None:
 
 
 def test_the_first_failure_is_the_one_that_is_returned() -> None:
-    """parse_oom is the first of parse_ooms, with the whole text."""
+    """parse_oom gives the first OOM of parse_ooms, with the whole text."""
     text = "Out of memory allocating 8 bytes.\nTraceback\nOut of memory allocating 16 bytes."
     first = parse_oom(text)
     assert first is not None
@@ -102,13 +102,13 @@ def test_a_chain_of_exceptions_is_one_failure() -> None:
 
 
 def test_the_same_failure_again_is_another_one() -> None:
-    """A loop that catches and goes on fails twice."""
+    """A loop that catches the error and continues fails twice."""
     error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes.\n"
     assert requests(error + "retrying\n" + error) == [4096, 4096]
 
 
 def test_attempts_of_the_pool_to_grow_are_part_of_the_failure_that_follows() -> None:
-    """The driver's refusals before a failing request are no failures of their own."""
+    """What the driver refuses before a request fails is no failure of its own."""
     attempts = "".join(
         f"E cuda_driver.cc:806] failed to allocate 1.00G ({size} bytes) from device: {OUT}\n"
         for size in (1073741824, 966367641)
@@ -120,7 +120,7 @@ def test_attempts_of_the_pool_to_grow_are_part_of_the_failure_that_follows() -> 
 
 
 def test_log_lines_of_another_size_are_another_failure() -> None:
-    """The allocator's line is joined only to an error that can speak of the same request."""
+    """The allocator's line belongs only to an error that can be about the same request."""
     line = "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB\n"
     error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate {} bytes."
     assert requests(line + error.format(2147480000)) == [2147480000]
@@ -128,7 +128,7 @@ def test_log_lines_of_another_size_are_another_failure() -> None:
 
 
 def test_a_message_of_several_replicas_keeps_the_codes_apart() -> None:
-    """An error code belongs to the sentence behind it, not to the next failure."""
+    """An error code belongs to the sentence after it, not to the next failure."""
     text = (
         "E1000: CompileTimeHbmOom: Ran out of memory in memory space hbm. Used 2.00G of 1.00G hbm."
         " Exceeded hbm capacity by 1.00G.\nRan out of memory in memory space vmem. Used 2.00M of"
@@ -141,7 +141,7 @@ def test_a_message_of_several_replicas_keeps_the_codes_apart() -> None:
 
 
 def test_a_word_that_a_terminal_broke_is_mended() -> None:
-    """A line that is broken within a word is read as if it were not."""
+    """A line break inside a word does not hide the message."""
     text = "RESOURCE_EXHAUSTED: Out of memory while trying to all\nocate 4096 bytes."
     assert requests(text) == [4096]
 

@@ -128,6 +128,6 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_only_looks_like_an_oom_is_none(name: str) -> None:
-    """Other limits, warnings and host errors are no device-memory OOM, on one line or several."""
+    """Other limits, warnings and host errors give None, on one line or several."""
     text = HARMLESS[name]
     assert [parse_oom(text), parse_oom(text.replace(" ", "\n"))] == [None, None]

@@ -74,7 +74,7 @@ def tpu_size(size_bytes: int, suffix: str = "") -> str:
 def test_a_wording_with_any_figures_is_read_back(
     template: str, sizes: Mapping[str, int], module: str, memory_space: str
 ) -> None:
-    """Each figure of a template comes back, whole or within its rounding, and no other does."""
+    """The message has each figure of the template within its rounding, and no other figure."""
     printed = {name: tpu_size(size) for name, size in sizes.items()}
     printed |= {f"#{name}": str(size) for name, size in sizes.items()}
     printed |= {f"@{name}": tpu_size(size, "iB") for name, size in sizes.items()}
@@ -98,11 +98,11 @@ def test_a_wording_with_any_figures_is_read_back(
 def test_wrappings_inside_of_each_other_do_not_change_what_is_read(
     name: str, wrappings: list[str]
 ) -> None:
-    """A quoted log of a log still gives the same message."""
+    """A quoted log of a log gives the same message."""
     text = TEXTS[name]
     for place, wrapping in enumerate(wrappings):
-        # A fold around a log breaks what the log puts before its lines, and letters like "\\n";
-        # source text is read where it stands by itself.
+        # Breaking the lines of a log breaks its prefixes and escapes such as "\\n".
+        # Source text is read only where nothing else wraps it.
         alone = "broken" in wrapping or wrapping == "source"
         if not alone or (place == 0 and (wrapping != "source" or len(wrappings) == 1)):
             text = WRAPPINGS[wrapping](text)
@@ -112,7 +112,7 @@ def test_wrappings_inside_of_each_other_do_not_change_what_is_read(
 @settings(deadline=None, max_examples=300)
 @given(st.text())
 def test_any_text_is_read_without_an_exception(text: str) -> None:
-    """Whatever is pasted, the answer is a message or None."""
+    """Every text gives a message or None."""
     message = parse_oom(text)
     assert message is None or message.text == text
     assert (message is None) == (parse_ooms(text) == ())
@@ -127,7 +127,7 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
 def test_a_damaged_message_is_read_without_an_exception(
     name: str, damages: list[tuple[int, int, str]]
 ) -> None:
-    """Letters lost, doubled and put in do not make the parser fail."""
+    """Lost, repeated and added letters do not make the parser fail."""
     text = TEXTS[name]
     for place, length, more in damages:
         text = text[:place] + more + text[place + length :]
@@ -138,7 +138,7 @@ def test_a_damaged_message_is_read_without_an_exception(
 SIZES = tuple(f.name for f in dataclasses.fields(OomMessage) if f.name.endswith("_bytes"))
 
 
-# Their sentence ends in a bare number, so nothing tells that it was cut.
+# Their sentence ends in a number without unit, so nothing shows that it was cut.
 BARE_END = {"gpu-driver--context", "host-alloc-size", "host-transfer"}
 CUT = [name for name in SAMPLES if len(TEXTS[name]) < 3000 and name not in BARE_END]
 
@@ -146,7 +146,7 @@ CUT = [name for name in SAMPLES if len(TEXTS[name]) < 3000 and name not in BARE_
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CUT)
 def test_a_text_cut_anywhere_claims_no_figure_that_the_whole_does_not(name: str) -> None:
-    """Cut after any letter, a figure is the whole text's, within its rounding, or None."""
+    """After any cut, a figure is that of the whole text within its rounding, or None."""
     text = TEXTS[name]
     whole = parse_oom(text)
     assert whole is not None

@@ -1,4 +1,4 @@
-"""Every sample of a message is read as what it states, as one failure."""
+"""Every sample gives the message that it states, as one failure."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ from tests.messages.samples import SAMPLES, row, sample
 
 
 def rows(text: str) -> list[str]:
-    """The rows of the table that match a text; details, and the entries of a list, left out."""
+    """The rows that match a text, without extra figures and the later entries of a list."""
     statements = find_statements(collapse_whitespace(strip_log_decoration(text)))
     found = [one.wording for one in statements if one.wording.source != "extra_figures"]
     return [w.name for w in found if w.source != "allocation_entry" or w is found[0]]
 
 
 def test_every_wording_has_a_sample_that_it_alone_matches() -> None:
-    """A sample is filed under its row, and a sample that is named after one has only that."""
+    """A sample is filed under its row, and a sample with a row's name matches only that row."""
     filed = {name: row(name) for name in SAMPLES}
     details = {wording.name for wording in WORDINGS if wording.source == "extra_figures"}
     assert {wording.name for wording in WORDINGS} - details == set(filed.values())
@@ -30,7 +30,7 @@ def test_every_wording_has_a_sample_that_it_alone_matches() -> None:
 
 
 def test_a_wording_is_read_in_one_file() -> None:
-    """Each text that a row starts with stands in one file of the package."""
+    """The text that a row starts with is in one file of the package."""
     package = Path(hbmwatch.__file__).parent
     sources = {file.name: file.read_text() for file in package.rglob("*.py")}
     anchors = {wording.anchor.strip() for wording in WORDINGS if len(wording.anchor) > 20}

@@ -1,4 +1,4 @@
-"""Whatever a log, a terminal or a quote puts around a message, the same message is read."""
+"""A message reads the same inside anything that a log, a terminal or a quote puts around it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def boxed(text: str) -> str:
 
 
 def traceback(text: str) -> str:
-    """The exception at the end of a traceback, with more of the program's output behind it."""
+    """The exception at the end of a traceback, with more of the program's output after it."""
     return (
         'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n'
         "    state, loss = step(state, batch)  # ran out of time\n"
@@ -47,7 +47,7 @@ def traceback(text: str) -> str:
 
 
 def source(text: str) -> str:
-    """A literal of Python source, a line for each."""
+    """Python source: one string literal per line."""
     lines = (json.dumps(line + "\n") for line in text.split("\n"))
     return "OOM = (\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
 
@@ -98,7 +98,7 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 def test_a_wrapped_message_is_read_as_the_bare_one(wrapping: str) -> None:
-    """Every sample means the same inside of a wrapping; its text is the text that was given."""
+    """Every sample gives the same message inside a wrapping, with the wrapped text as its text."""
     texts = {name: sample(name) for name in SAMPLES}
     bare = {name: without_text(parse_oom(text)) for name, text in texts.items()}
     wrapped = {name: WRAPPINGS[wrapping](text) for name, text in texts.items()}
