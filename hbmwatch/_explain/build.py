@@ -82,7 +82,7 @@ def _report(
     summary = None if captured is None else _summary(captured, message, problems)
     if summary is not None:
         problems += attempt("element types", (), caveats, summary)
-    call = attempt("argument shapes", None, _call, lowered, failed)
+    call = attempt("argument shapes", None, _call_info, lowered, failed)
     device = attempt("device memory", None, _device_memory, message, failed, lowered)
     sources = _Sources(message, failed, settings, captured, summary, call, device)
     parts = {field: attempt(label, None, make, sources) for field, label, make in _PARTS}
@@ -122,7 +122,7 @@ def _lowered(failed: FailedCall) -> Any | None:
     return None if failed.lower is None else plain_lowered(failed.lower())
 
 
-def _call(lowered: Any | None, failed: FailedCall) -> CallInfo | None:
+def _call_info(lowered: Any | None, failed: FailedCall) -> CallInfo | None:
     return None if lowered is None else call_info(lowered, failed.previous)
 
 

@@ -56,11 +56,17 @@ def _session_and_lock() -> tuple[Any, Any]:
     """The class of a profiler session, and the lock of jax.profiler, both private to JAX."""
     try:
         from jax._src.lib import _profiler
-        from jax._src.profiler import _profile_state as state
 
-        return _profiler.ProfilerSession, state.lock
+        return _profiler.ProfilerSession, _state().lock
     except (ImportError, AttributeError) as error:
         raise Unavailable(f"this JAX has no usable profiler session: {error}") from error
+
+
+def _state() -> Any:
+    """The state of jax.profiler, private to JAX."""
+    from jax._src.profiler import _profile_state
+
+    return _profile_state
 
 
 def _quiet_options() -> Any:
@@ -107,8 +113,7 @@ def _stop_trace(scratch: str, run_folder: Path, refused: list[bool]) -> None:
 def _forget_trace() -> None:
     """Let jax.profiler start again: after a stop that failed it counts as started for good."""
     with contextlib.suppress(ImportError, AttributeError):
-        from jax._src.profiler import _profile_state as state
-
+        state = _state()
         with state.lock:
             state.reset()
 

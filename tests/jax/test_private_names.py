@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.export
 import jax.monitoring
 import jax.numpy as jnp
 import pytest
@@ -50,6 +51,12 @@ def runtime_executable() -> Any:
     return COMPILED.runtime_executable()
 
 
+def dimension() -> Any:
+    """A symbolic dimension."""
+    (symbol,) = jax.export.symbolic_shape("b")
+    return symbol
+
+
 NAMES: dict[str, Callable[[], object]] = {
     "Lowered._lowering": lowering,
     "MeshComputation.compile_args": compile_args,
@@ -71,6 +78,20 @@ NAMES: dict[str, Callable[[], object]] = {
     "profiler._profile_state": lambda: module("jax._src.profiler")._profile_state,
     "_ProfileState.lock": lambda: module("jax._src.profiler")._profile_state.lock,
     "_ProfileState.reset": lambda: module("jax._src.profiler")._profile_state.reset,
+    "compiler.compile_or_get_cached": lambda: module("jax._src.compiler").compile_or_get_cached,
+    "mlir.module_to_bytecode": lambda: module("jax._src.interpreters.mlir").module_to_bytecode,
+    "_DimExpr._get_vars": lambda: dimension()._get_vars(),
+    "_DimExpr._evaluate": lambda: dimension()._evaluate({"b": 2}),
+    "xla_client.make_tfrt_tpu_c_api_device_topology": lambda: (
+        module("jaxlib.xla_client").make_tfrt_tpu_c_api_device_topology
+    ),
+    "xla_client.load_pjrt_plugin_dynamically": lambda: (
+        module("jaxlib.xla_client").load_pjrt_plugin_dynamically
+    ),
+    "xla_client.initialize_pjrt_plugin": lambda: module("jaxlib.xla_client").initialize_pjrt_plugin,
+    "xla_client.DeviceAssignment": lambda: module("jaxlib.xla_client").DeviceAssignment.create,
+    "_jax.DeviceList": lambda: module("jaxlib._jax").DeviceList,
+    "_jax.CompileOnlyPyClient": lambda: module("jaxlib._jax").CompileOnlyPyClient,
     "mosaic.MosaicError": lambda: module("jax._src.pallas.mosaic.error_handling").MosaicError,
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from hbmwatch import watch_hbm
 from tests.live import SMALL, fails, fill_donated
@@ -58,3 +59,32 @@ def test_a_compiled_call_names_its_donated_arguments(watch: Callable[..., Any]) 
 
     assert oom.report.device is not None
     assert oom.report.device.deleted == (("state",) if state.is_deleted() else ())
+
+
+WRONG: dict[str, tuple[Any, ...]] = {
+    "shape": (jnp.ones(5),),
+    "dtype": (jnp.ones(8, jnp.int32),),
+    "pytree": ({"x": SMALL},),
+    "too many": (SMALL, SMALL),
+    "too few": (),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_compiled_program_refuses_wrong_arguments_as_the_bare_one_does(wrong: str) -> None:
+    """Before and after its first call, from which on JAX's own method in Python is left out."""
+    lowered = jax.jit(lambda x: x + 1).lower(SMALL)
+    bare, watched = lowered.compile(), watch_hbm(lowered.compile())
+
+    errors = [refused(bare, wrong), refused(watched, wrong)]
+    assert bare(SMALL).tolist() == watched(SMALL).tolist() == [2.0] * 8
+    errors += [refused(bare, wrong), refused(watched, wrong)]
+
+    assert errors == [errors[0]] * 4
+
+
+def refused(program: Any, wrong: str) -> tuple[type[Exception], str]:
+    """The error of a call with wrong arguments."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        program(*WRONG[wrong])
+    return type(caught.value), str(caught.value)
