@@ -76,16 +76,14 @@ def binding_figures(report: ReportData) -> list[tuple[str, int]]:
     """
     message, limit = report.message, report.message.limit_bytes
     needed = needed_bytes(report)
-    over = message.exceeded_by_bytes
-    if needed is not None and limit is not None and _is_rounded(message, "exceeded_by_bytes"):
-        over = needed - limit
+    over = _over_limit_bytes(message, needed)
     several = report.device is not None and report.device.device_count > 1
     # At run time the program shares the device, so that its limit is not what it can get.
     named = [
         ("requested {}", message.requested_bytes),
         ("needs {} per device" if several else "needs {}", needed),
         ("{} available" if message.phase == "compile" else "limit {}", limit),
-        (OVER_LIMIT, over if over is not None and over > 0 else None),
+        (OVER_LIMIT, over),
         ("{} free", message.free_bytes),
         ("largest free block {}", message.largest_free_bytes),
     ]
@@ -93,7 +91,7 @@ def binding_figures(report: ReportData) -> list[tuple[str, int]]:
 
 
 def needed_bytes(report: ReportData) -> int | None:
-    """What the program needs by the message; the exact figure if the message only rounds it."""
+    """What the program needs according to the message; exact if the message only rounds it."""
     used, summary = report.message.used_bytes, report.summary
     if used is None or summary is None:
         return used
@@ -102,8 +100,15 @@ def needed_bytes(report: ReportData) -> int | None:
     return next((size for size in exact if abs(size - used) <= resolution), used)
 
 
-def _is_rounded(message: OomMessage, name: str) -> bool:
-    return getattr(message, name) is None or name in message.resolution_bytes
+def _over_limit_bytes(message: OomMessage, needed: int | None) -> int | None:
+    """By how much the program exceeds the limit; exact if the message only rounds it."""
+    over, limit = message.exceeded_by_bytes, message.limit_bytes
+    if needed is None or limit is None:
+        return over
+    exact = needed - limit
+    if over is not None and abs(exact - over) > sum(message.resolution_bytes.values()):
+        return over
+    return exact if exact > 0 else over
 
 
 def report_text(report: ReportData, top: int = 10) -> str:

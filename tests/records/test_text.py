@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hbmwatch import DeviceMemory, OomMessage, OomReport, PeakOp
-from hbmwatch._records.sizes import format_size
 from hbmwatch._records.text import clean
 from hbmwatch._report.text import headline
 
@@ -40,31 +39,12 @@ def test_a_report_reads_as_its_golden_text(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_report_fits_a_terminal(case: str) -> None:
-    """Below 100 columns, at most about 40 lines, no colour."""
+    """Below 100 columns, at most about 40 lines, no color."""
     lines = str(stored(case)).splitlines()
 
     assert max(map(len, lines)) < 100
     assert len(lines) <= 45
     assert all(line.isprintable() for line in lines)
-
-
-SIZES = {
-    0: "0 B",
-    1023: "1023 B",
-    1024: "1 KiB",
-    1536: "1.5 KiB",
-    268435456: "256 MiB",
-    16911433728: "15.75 GiB",
-    2**50: "1.00 PiB",
-    -(2**20): "-1 MiB",
-    2**73: "8192.00 EiB",
-}
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_sizes_read_in_binary_units(size: int) -> None:
-    """Three digits or two decimals, base 1024."""
-    assert format_size(size) == SIZES[size]
 
 
 @given(st.text(max_size=400), st.integers(10, 200))
@@ -103,7 +83,7 @@ def test_a_hostile_report_comes_out_harmless() -> None:
 
 
 def test_scalars_are_flat_numbers_that_are_known() -> None:
-    """Each figure of a stored report has a flat name, and what is not known is left out."""
+    """Each figure of a stored report has a flat name, and unknown ones are left out."""
     report = stored("train")
     scalars = report.scalars()
 

@@ -116,7 +116,7 @@ def test_donation_frees_the_outputs_and_nothing_else() -> None:
 
 
 @pytest.mark.tpu
-def test_rematerialisation_changes_temporaries_alone() -> None:
+def test_rematerialization_changes_temporaries_alone() -> None:
     """jax.checkpoint renames outputs too, which have not changed and are not mentioned."""
     touched = _touched(_peak(wrap=jax.checkpoint))
     assert {kind for kind, _ in touched} == {"temporary"}
@@ -160,7 +160,7 @@ def _op(name: str, source: str, gib: int = 1, number: int = 0, shape: str = "f32
         pytest.param((_op("", "", number=1),), (_op("", "", number=2),), id="without a name"),
     ],
 )
-def test_the_same_buffers_are_recognised(
+def test_the_same_buffers_are_recognized(
     before: tuple[PeakOp, ...], after: tuple[PeakOp, ...]
 ) -> None:
     """What a compile or an edit elsewhere renames has not changed."""
