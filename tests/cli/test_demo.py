@@ -27,6 +27,8 @@ def test_it_runs_out_of_memory_on_the_cpu(
     assert report.summary is not None
 
 
+@pytest.mark.tpu
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "status", "text"),
     [
