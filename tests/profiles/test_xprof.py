@@ -24,7 +24,7 @@ from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
 from hbmwatch._xla.xspace import pack_modules
 from tests import programs
-from tests.xla.test_peak import _frame_cycle, changed
+from tests.xla.support import changed, frame_cycle
 
 MIB = 2**20
 
@@ -136,7 +136,7 @@ def test_an_unknown_memory_space_is_a_value_error() -> None:
 @programs.needs_xprof
 def test_a_proto_on_which_xprof_never_ends_cannot_take_the_memory() -> None:
     """A cycle of stack frames makes XProf collect frames for ever: it hits its limit and dies."""
-    data = pack_modules([("jit_train_step", 7, changed(_frame_cycle))], "host")
+    data = pack_modules([("jit_train_step", 7, changed(frame_cycle))], "host")
     with pytest.raises(ProfileError, match=r"XProf (failed in its process|did not answer)"):
         xprof.peak_summary(data, "jit_train_step(7)", timeout_s=60)
 

@@ -1,4 +1,4 @@
-"""Shapes, held against the printer of the XLA that is installed."""
+"""Shapes, compared with the text of the XLA that is installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PRINTED = [
 
 
 def _from_text() -> Any:
-    """XLA's parser of HLO text, wherever this jaxlib has it."""
+    """XLA's parser of HLO text, in the module where this jaxlib has it."""
     for home in ("jaxlib._hlo", "jaxlib._jax"):
         with contextlib.suppress(ImportError, AttributeError):
             return importlib.import_module(home).hlo_module_from_text
@@ -80,8 +80,8 @@ def test_unpadded_bytes_are_those_of_the_elements(text: str, expected: int | Non
     assert unpadded_bytes(_shape(text)) == expected
 
 
-def test_an_element_type_of_the_future_prints_as_its_number() -> None:
-    """A type that is not known keeps its dimensions and layout, and has no known bytes."""
+def test_an_unknown_element_type_prints_as_its_number() -> None:
+    """An unknown type keeps its dimensions and layout; its bytes are unknown."""
     shape = message_class(ShapeProto)(element_type=99, dimensions=[4, 8])
     shape.layout.minor_to_major.extend([1, 0])
     assert shape_text(shape) == "type99[4,8]{1,0}"

@@ -1,4 +1,4 @@
-"""XLA's numbers, held against the XLA that is installed."""
+"""XLA's numbers, compared with those of the XLA that is installed."""
 
 from __future__ import annotations
 
