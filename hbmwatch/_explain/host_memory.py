@@ -7,10 +7,12 @@ pages when they are touched.
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from collections.abc import Iterator
 
 _ROOM_BYTES = 2**28  # several times what a large report takes
+_LONGEST_FILE_BYTES = 2**14
 _NO_LIMIT = 2**62  # version 1 of cgroups writes a number of about this size
 # The files of a memory cgroup, limit and usage, by the version of cgroups.
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -91,7 +93,10 @@ def _field(file: str, name: str) -> int | None:
 def _text(file: str) -> str:
     """The text of a file; "" where it cannot be read."""
     try:
-        with open(file, "rb", buffering=0) as opened:
-            return opened.read().decode(errors="replace")
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            return os.read(descriptor, _LONGEST_FILE_BYTES).decode(errors="replace")
+        finally:
+            os.close(descriptor)
     except OSError:
         return ""
