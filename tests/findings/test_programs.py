@@ -11,6 +11,8 @@ from tests.hlo import MIB
 from tests.oom_programs import CASES, Case
 from tests.oom_programs.base import size
 
+pytestmark = pytest.mark.slow
+
 BF16 = 2
 
 # What the remedy frees, from the shapes alone; up to, as the scheduler may keep more.

@@ -19,6 +19,8 @@ from hbmwatch._records.report import Finding
 from tests.findings.cases import UNUSABLE, explained
 from tests.oom_programs import CASES
 
+pytestmark = pytest.mark.slow
+
 # Thresholds that decide nothing in these programs: why they stay, and the test of the boundary.
 ANSWERED = {
     "_analysis.facts.SHARE_OF_PEAK": "it decides only where no limit is known, or little is over "
