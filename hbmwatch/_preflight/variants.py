@@ -301,16 +301,14 @@ def _sharding(
     if not moved:
         raise NothingToChange(f"no replicated argument has a dimension that {over!r} divides")
     alike = {(shapes[i].shape, shapes[i].dtype): sharding for i, sharding in moved.items()}
-    out = (
-        jax.tree.map(
+    out = _out_shardings(call)
+    if out is not None:
+        out = jax.tree.map(
             lambda info, given: alike.get((tuple(info.shape), info.dtype), given),
             call.lowered.out_info,
-            _out_shardings(call),
+            out,
             is_leaf=lambda leaf: leaf is None,
         )
-        if _out_shardings(call) is not None
-        else None
-    )
     fun, donate = _unjitted(call.step), _donated(call)
     return f"{_names(call, set(moved))} over {over!r}", lambda: _lower(
         call, fun, shapes, donate, out
