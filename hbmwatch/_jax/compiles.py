@@ -30,7 +30,7 @@ _numbers = itertools.count(1)  # next() is atomic
 
 
 class _Follower:
-    """Who is told of compiles, and whether JAX still has our listener."""
+    """Who counts the compiles, and whether JAX still has our listener."""
 
     tell: Callable[[float], None] | None = None
     listener: weakref.ref[Callable[..., None]] | None = None
@@ -57,7 +57,7 @@ def follow(tell: Callable[[float], None]) -> None:
 
 
 def compiled_since(number: float) -> bool:
-    """Whether this thread has compiled something since this number was told.
+    """Whether this thread has compiled something since `tell` got this number.
 
     Where our listener was removed it is not known, which counts as True; then JAX gets a new one.
     """

@@ -75,7 +75,7 @@ def collects(monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]) 
 def test_a_damaged_profile(
     damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged profile is made good by a dump; where there is no program to dump, it is said."""
+    """A dump replaces a damaged profile; without a program to dump, the report says so."""
     collects(monkeypatch, damage)
     jitted = jax.jit(fill)
 

@@ -213,7 +213,7 @@ class Foreign(Exception):
 
 
 class Unprintable(jax.errors.JaxRuntimeError):  # type: ignore[misc]
-    """An exception whose text cannot be had."""
+    """An exception that raises when it is asked for its text."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")

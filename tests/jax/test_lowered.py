@@ -48,7 +48,7 @@ def test_a_call_is_told_leaf_by_leaf() -> None:
 
 
 def test_earlier_compiles_are_kept() -> None:
-    """What earlier compiles took comes back as it was given."""
+    """The argument leaves of earlier compiles are kept unchanged."""
     lowered = jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((4,), jnp.float32))
     earlier = (Leaf("x", (2,), "float32"),)
     assert call_info(lowered, [earlier]).previous == (earlier,)

@@ -1,4 +1,4 @@
-"""A long run: ten thousand calls of which every hundredth runs out of memory."""
+"""A long run: ten thousand calls, and every hundredth runs out of memory."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ MISUSES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_misuse_fails_where_it_is_written(misuse: str) -> None:
-    """What can be told to be wrong at decoration is, in a sentence."""
+    """Wrong arguments are refused at decoration, in one sentence."""
     use, kind, text = MISUSES[misuse]
 
     with pytest.raises(kind) as caught:
