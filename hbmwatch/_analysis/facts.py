@@ -21,7 +21,7 @@ from hbmwatch._xla.shardings import part_of, spread_over, tiles
 SHARE_OF_OVER_LIMIT = 0.1
 # The compiler's scheduler alone moves a peak by up to 2%, so a smaller saving may not show.
 SHARE_OF_PEAK = 0.02
-# Several buffers may reach the minimum together; four are as many as a reader looks up.
+# Several buffers may reach the minimum together, but nobody looks for a dozen tiny ones.
 LEAST_SHARE_OF_MINIMUM = 1 / 4
 
 

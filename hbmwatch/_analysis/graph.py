@@ -186,15 +186,16 @@ class Graph:
             found = deeper
         return found
 
-    def _inwards(self, at: HloInstructionProto) -> HloInstructionProto | None:
+    def _inwards(self, current: HloInstructionProto) -> HloInstructionProto | None:
         """One step into a fusion, or behind a move; None where there is none."""
-        if at.opcode == "get-tuple-element":
-            fusion = self.first(at)
-            known = fusion is not None and self.fused(fusion) is not None
-            return self.element(fusion, at.tuple_index) if fusion is not None and known else None
-        if at.opcode in _INWARDS:
-            return self.first(at)
-        return self.fused_root(at)
+        if current.opcode == "get-tuple-element":
+            fusion = self.first(current)
+            if fusion is None or self.fused(fusion) is None:
+                return None
+            return self.element(fusion, current.tuple_index)
+        if current.opcode in _INWARDS:
+            return self.first(current)
+        return self.fused_root(current)
 
     def element(self, source: HloInstructionProto, index: int) -> HloInstructionProto | None:
         """The instruction that computes an entry of a tuple; of a loop, its value at the start."""
@@ -233,12 +234,12 @@ class Graph:
 
     def start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
         """The value that a loop carries at a position when it starts, behind moves."""
-        at = self.element(loop, position)
+        current = self.element(loop, position)
         for _ in range(MOST_STEPS):
-            if at is None or at.opcode not in MOVES:
+            if current is None or current.opcode not in MOVES:
                 break
-            at = self.first(at)
-        return at
+            current = self.first(current)
+        return current
 
     # --- what instructions are --------------------------------------------------------------------
 
@@ -305,19 +306,19 @@ class Graph:
             factor: The instruction.
             outer: The fusions that it is in, outermost first.
         """
-        at: HloInstructionProto | None = factor
+        current: HloInstructionProto | None = factor
         for _ in range(MOST_STEPS):
-            if at is None:
+            if current is None:
                 break
-            inner = self.fused(at)
-            if at.opcode == "parameter" and outer:
-                at, outer = self.passed(outer[-1], at), outer[:-1]
-            elif at.opcode in MOVES or (
+            inner = self.fused(current)
+            if current.opcode == "parameter" and outer:
+                current, outer = self.passed(outer[-1], current), outer[:-1]
+            elif current.opcode in MOVES or (
                 inner is not None and {i.opcode for i in self.program.inside(inner)} <= _PLAIN
             ):
-                at = self.first(at)
+                current = self.first(current)
             else:
-                return at if self.is_argument(at) else None
+                return current if self.is_argument(current) else None
         return None
 
     @staticmethod

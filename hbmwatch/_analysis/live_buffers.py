@@ -22,13 +22,13 @@ from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.protos import HloInstructionProto
 
-# Whether a program is differentiated shows in any part of it, and reading one op_name takes 1 us.
+# Whether a program is differentiated shows in any part of it, so that a sample is enough.
 SAMPLED_INSTRUCTIONS = 1000
-# Two equal buffers may be the two ends of one operation; three are one per layer.
+# Two equal buffers may belong to one layer (its two norms); three are one per layer.
 LEAST_LAYERS = 3
 # What an op_name ends in where a program calls the host.
 CALLBACKS = ("callback", "debug_print")
-# A walk costs about 2 us an instruction, and a report walks from a few hundred buffers.
+# It bounds the time of a report, in which every live buffer may start a walk.
 MOST_VISITS = 300
 _NUMBER = re.compile(r"\d+")
 _CHECKPOINT = re.compile(r"(^|/)(checkpoint|rematted_computation)(/|$)")
@@ -245,18 +245,18 @@ class PeakBuffers:
         seen: set[int] = set()
         todo = [instruction]
         while todo and len(seen) < MOST_VISITS:
-            at = todo.pop(0)
-            if at.id in seen:
+            current = todo.pop(0)
+            if current.id in seen:
                 continue
-            seen.add(at.id)
-            if at.metadata.op_name and at.opcode != "parameter":
-                return at
-            inner = self.graph.fused(at)
+            seen.add(current.id)
+            if current.metadata.op_name and current.opcode != "parameter":
+                return current
+            inner = self.graph.fused(current)
             within = self.program.inside(inner) if inner is not None else ()
             named = [i for i in within if i.metadata.op_name]
             if named:
                 return named[-1]
-            todo += self.graph.operands(at)
+            todo += self.graph.operands(current)
         users = self.graph.users(instruction)
         return next((user for user in users if user.metadata.op_name), None)
 
@@ -297,14 +297,15 @@ class PeakBuffers:
 
     def argument_of(self, instruction: HloInstructionProto) -> str:
         """The path of the argument that an instruction copies, slices or converts; "" if none."""
-        at: HloInstructionProto | None = instruction
+        current: HloInstructionProto | None = instruction
         for _ in range(MOST_VISITS):
-            if at is None or at.opcode == "parameter":
+            if current is None or current.opcode == "parameter":
                 break
-            above = max(self.graph.operands(at), key=lambda o: elements(o.shape), default=None)
-            if at.opcode == "get-tuple-element" and above is not None:
+            above = max(self.graph.operands(current), key=lambda o: elements(o.shape), default=None)
+            if current.opcode == "get-tuple-element" and above is not None:
                 loop, _body = self.graph.loop_of(above)
                 if above.opcode == "parameter" and loop is not None:
-                    above = self.graph.start(loop, at.tuple_index)
-            at = above
-        return at.metadata.op_name if at is not None and self.graph.is_argument(at) else ""
+                    above = self.graph.start(loop, current.tuple_index)
+            current = above
+        is_argument = current is not None and self.graph.is_argument(current)
+        return current.metadata.op_name if current is not None and is_argument else ""

@@ -9,7 +9,7 @@ from hbmwatch._analysis.graph import TUPLE, Graph, elements
 from hbmwatch._xla.protos import HloInstructionProto, ShapeProto
 from hbmwatch._xla.types import float_bits
 
-# A walk costs about 2 us an instruction, and a report walks up from a few hundred buffers.
+# It bounds the time of a report, in which every large buffer starts a walk.
 MOST_VISITS = 300
 
 Outer = tuple[HloInstructionProto, ...]
@@ -81,60 +81,60 @@ class _Walk:
         todo = [(start, outer)]
         seen: set[tuple[int, int]] = set()
         while todo:
-            at, within = todo.pop()
-            key = (at.id, within[-1].id if within else 0)
+            instruction, within = todo.pop()
+            key = (instruction.id, within[-1].id if within else 0)
             if key in seen:
                 continue
             if len(seen) == MOST_VISITS:
                 self.is_cut = True
                 return
             seen.add(key)
-            self.chain.add(at.opcode)
-            if at.metadata.op_name:
-                self.names[at.metadata.op_name] = None
-            todo += self._next(at, within)
+            self.chain.add(instruction.opcode)
+            if instruction.metadata.op_name:
+                self.names[instruction.metadata.op_name] = None
+            todo += self._next(instruction, within)
 
     def _next(
-        self, at: HloInstructionProto, outer: Outer
+        self, instruction: HloInstructionProto, outer: Outer
     ) -> list[tuple[HloInstructionProto, Outer]]:
         """The instructions above one; none above an end of the walk."""
-        if self.graph.fused(at) is not None:
-            root = self.graph.fused_root(at)
-            return [(root, (*outer, at))] if root is not None else []
-        if at.opcode == "parameter" and outer:
-            caller = self.graph.passed(outer[-1], at)
+        if self.graph.fused(instruction) is not None:
+            root = self.graph.fused_root(instruction)
+            return [(root, (*outer, instruction))] if root is not None else []
+        if instruction.opcode == "parameter" and outer:
+            caller = self.graph.passed(outer[-1], instruction)
             same = caller is not None and self._same(caller.shape)
             return [(caller, outer[:-1])] if caller is not None and same else []
-        if at.opcode == "dynamic-update-slice":
-            return self._written(at, outer)
-        if at.opcode == "reduce":
-            return self._through_reduce(at, outer)
-        if at.opcode in ("while", "conditional") or self.graph.is_product(at):
-            self._end(at, outer)
+        if instruction.opcode == "dynamic-update-slice":
+            return self._written(instruction, outer)
+        if instruction.opcode == "reduce":
+            return self._through_reduce(instruction, outer)
+        if instruction.opcode in ("while", "conditional") or self.graph.is_product(instruction):
+            self._end(instruction, outer)
             return []
-        alike = [o for o in self.graph.operands(at) if self._same(o.shape)]
+        alike = [o for o in self.graph.operands(instruction) if self._same(o.shape)]
         if not alike:
-            self._end(at, outer)
+            self._end(instruction, outer)
         return [(operand, outer) for operand in alike]
 
     def _written(
-        self, at: HloInstructionProto, outer: Outer
+        self, instruction: HloInstructionProto, outer: Outer
     ) -> list[tuple[HloInstructionProto, Outer]]:
         """Go on with the slice that a dynamic-update-slice writes."""
-        operands = self.graph.operands(at)
+        operands = self.graph.operands(instruction)
         if len(operands) < 2:
             return []
         self.count = elements(operands[1].shape)
         return [(operands[1], outer)]
 
     def _through_reduce(
-        self, at: HloInstructionProto, outer: Outer
+        self, instruction: HloInstructionProto, outer: Outer
     ) -> list[tuple[HloInstructionProto, Outer]]:
         """Go on above a reduction whose operand is never a buffer, inside of a fusion."""
-        operand = self.graph.first(at)
+        operand = self.graph.first(instruction)
         count = elements(operand.shape) if operand is not None else 0
         if operand is None or not outer or count <= self.count or operand.opcode == "parameter":
-            self._end(at, outer)
+            self._end(instruction, outer)
             return []
         above = _Walk(self.graph, count, operand.shape.element_type)
         above.run(operand, outer)
@@ -150,8 +150,9 @@ class _Walk:
             return any(math.prod(part.dimensions) == self.count for part in shape.tuple_shapes)
         return math.prod(shape.dimensions) == self.count
 
-    def _end(self, at: HloInstructionProto, outer: Outer) -> None:
+    def _end(self, instruction: HloInstructionProto, outer: Outer) -> None:
         """Enter an instruction at which the walk ends."""
-        self.ends[at.id] = OriginInstruction(at, outer)
-        if at.opcode == "parameter" and 0 < (float_bits(at.shape.element_type) or 0) < self.bits:
-            self.narrow = at.shape.element_type
+        self.ends[instruction.id] = OriginInstruction(instruction, outer)
+        element_type = instruction.shape.element_type
+        if instruction.opcode == "parameter" and 0 < (float_bits(element_type) or 0) < self.bits:
+            self.narrow = element_type

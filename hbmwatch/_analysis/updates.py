@@ -54,57 +54,57 @@ def updated(graph: Graph) -> frozenset[int]:
 
 
 def _sources(
-    graph: Graph, at: HloInstructionProto, index: int, known: _Known, depth: int = 0
+    graph: Graph, instruction: HloInstructionProto, index: int, known: _Known, depth: int = 0
 ) -> frozenset[int]:
     """The arguments from which a result is computed element by element, through loops too.
 
     Args:
         graph: The program's instructions.
-        at: The instruction.
+        instruction: The instruction.
         index: Which of its results, if it has several.
         known: What was found already.
         depth: How far below the output it is.
     """
-    key = (at.id, index)
+    key = (instruction.id, index)
     if key in known.sources:
         return known.sources[key]
     known.sources[key] = frozenset()
-    if at.id in graph.argument_ids:
-        known.sources[key] = frozenset((graph.argument_ids[at.id],))
+    if instruction.id in graph.argument_ids:
+        known.sources[key] = frozenset((graph.argument_ids[instruction.id],))
     elif depth < MOST_STEPS:
-        above, place = _operands(graph, at, index, known.masks)
-        found = [_sources(graph, o, place, known, depth + 1) for o in above]
+        above, position = _operands(graph, instruction, index, known.masks)
+        found = [_sources(graph, o, position, known, depth + 1) for o in above]
         known.sources[key] = found[0] if len(found) == 1 else frozenset().union(*found)
     return known.sources[key]
 
 
 def _operands(
-    graph: Graph, at: HloInstructionProto, index: int, known: Masks
+    graph: Graph, instruction: HloInstructionProto, index: int, known: Masks
 ) -> tuple[list[HloInstructionProto], int]:
     """The instructions that one result is computed from element by element, and their result.
 
     Args:
-        at: The instruction.
+        instruction: The instruction.
         index: Which of its results, if it has several.
         known: What was found in fusions already.
     """
-    opcode = at.opcode
+    opcode = instruction.opcode
     if opcode == "get-tuple-element":
-        return graph.operands(at), at.tuple_index
+        return graph.operands(instruction), instruction.tuple_index
     if opcode == "while":
-        start = graph.element(at, index)
+        start = graph.element(instruction, index)
         return ([start] if start is not None else []), 0
-    if opcode == "custom-call" and at.custom_call_target == _PREFETCHED:
-        return _sliced(graph, at), 0
-    inner = graph.fused(at)
+    if opcode == "custom-call" and instruction.custom_call_target == _PREFETCHED:
+        return _sliced(graph, instruction), 0
+    inner = graph.fused(instruction)
     if inner is None:
-        return ([] if opcode in _MIXES else graph.operands(at)), 0
-    if at.id not in known:
-        known[at.id] = _masks(inner)
-    masks = known[at.id]
+        return ([] if opcode in _MIXES else graph.operands(instruction)), 0
+    if instruction.id not in known:
+        known[instruction.id] = _masks(inner)
+    masks = known[instruction.id]
     mask = masks[index if index < len(masks) else 0] if masks else 0
-    found = (graph.find(o) for i, o in enumerate(at.operand_ids[:]) if mask >> i & 1)
-    return [one for one in found if one is not None], 0
+    found = (graph.find(o) for i, o in enumerate(instruction.operand_ids[:]) if mask >> i & 1)
+    return [operand for operand in found if operand is not None], 0
 
 
 def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
@@ -123,17 +123,17 @@ def _masks(inner: HloComputationProto) -> list[int]:
     masks: dict[int, int] = {}
     results: Sequence[int] = ()
     for instruction in inner.instructions:
-        opcode, at = instruction.opcode, instruction.id
+        opcode, number = instruction.opcode, instruction.id
         operands: Sequence[int] = ()
         if opcode == "parameter":
             # A damaged program may number them without bounds, or below 0.
-            masks[at] = 1 << (instruction.parameter_number % len(inner.instructions))
+            masks[number] = 1 << (instruction.parameter_number % len(inner.instructions))
         elif opcode not in _MIXES:
             operands = instruction.operand_ids[:]
             mask = 0
             for operand in operands:
                 mask |= masks.get(operand, 0)
-            masks[at] = mask
-        if at == inner.root_id:
-            results = operands if opcode == "tuple" else [at]
+            masks[number] = mask
+        if number == inner.root_id:
+            results = operands if opcode == "tuple" else [number]
     return [masks.get(result, 0) for result in results]

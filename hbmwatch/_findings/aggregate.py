@@ -11,7 +11,7 @@ from hbmwatch._records.sizes import format_size
 ADVICE = Advice(slug="aggregate", prior_weight=0.1, link=ERROR_1000, change="half-batch")
 # A batch that scales less than a tenth of the bytes over the limit cannot make the program fit.
 LEAST_SHARE_OF_OVER_LIMIT = 0.1
-# The rest of the device goes to layouts and fragmentation, which do not scale with the batch.
+# 2% is left for layouts and fragmentation, which do not scale with the batch.
 USABLE_SHARE_OF_LIMIT = 0.98
 # A buffer that is more than half of the peak is named.
 LEAST_SHARE_OF_PEAK = 0.5

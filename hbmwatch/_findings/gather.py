@@ -18,7 +18,7 @@ ADVICE = Advice(
     link=SHARDING,
     will_not_help="jax.checkpoint: the full copy is gathered again each time",
 )
-# One copy may come as several buffers, of which each must count to reach the minimum together.
+# A sharded state is gathered leaf by leaf, and many copies reach the minimum together.
 LEAST_SHARE_OF_MINIMUM = 1 / 8
 
 

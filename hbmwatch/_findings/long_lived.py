@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hbmwatch._analysis import live_buffers
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import Advice, all_bytes
@@ -49,6 +50,8 @@ def is_idle(facts: ProgramFacts, live: LiveBuffer) -> bool:
     order = facts.buffers.order
     made = order.get(live.instruction.id)
     readers = facts.buffers.readers(live)
+    if len(readers) >= live_buffers.MOST_VISITS:  # the search was cut, and may have missed some
+        return False
     if any(reader.opcode == "while" for reader in readers):
         return False
     read = sorted(order[reader.id] for reader in readers if reader.id in order)

@@ -23,7 +23,7 @@ ADVICE = BufferAdvice(
 )
 # Below 16 times its factors, a product of rows may be a layer whose weights are transposed.
 LEAST_GROWTH = 16
-# An array is broadcast over the rows of the other one; 16 copies may be features or states.
+# In all pairs each row meets at least 32 others; fewer may be features or states.
 LEAST_COPIES = 32
 
 

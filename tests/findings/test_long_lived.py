@@ -70,3 +70,17 @@ def test_a_program_of_a_few_points_is_too_short(points: int, expected: str | Non
     facts = waiting(points=points, span=(0, points - 2), read=points)
 
     assert (len(facts.summary.heap_bytes), slug(facts)) == (points, expected)
+
+
+def test_a_buffer_with_more_readers_than_the_search_visits_is_not_found() -> None:
+    """One that was missed may read it in the middle."""
+    hlo = Hlo()
+    early = hlo.add("sort", dims=(512, 512), name="jit(f)/sort")
+    others = [hlo.add("negate", dims=(4096,)) for _ in range(1000)]
+    for _ in range(300):
+        hlo.add("add", early, dims=(4096,))
+    spans: dict[int, Span] = {early: (0, 1999)}
+    spans |= {number: (2 * n + 1, 2 * n + 2) for n, number in enumerate(others[:999])}
+    facts = hlo.facts(tuple(spans), message=limited(1000), spans=spans)
+
+    assert slug(facts) is None
