@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -39,10 +39,13 @@ def main(folder: Path) -> None:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Wait for the end of stdin; then remove the folder and end, with whatever was started."""
+    """Wait for the end of stdin; then end, with all that was started, and remove the folder.
+
+    XLA writes into the folder until the last moment, so a shell removes it after the end.
+    """
     sys.stdin.read()
-    shutil.rmtree(folder, ignore_errors=True)
-    os.killpg(0, signal.SIGKILL)
+    command = ["/bin/sh", "-c", 'kill -9 "-$0"; rm -rf "$1"', str(os.getpgrp()), str(folder)]
+    subprocess.Popen(command, start_new_session=True)
 
 
 def _load_tpu() -> None:

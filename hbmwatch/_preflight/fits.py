@@ -126,7 +126,7 @@ def fit_of(
         seconds=seconds,
         error=error,
         limit_note="" if limit_bytes is not None else target.limit_note,
-        code_bytes=compiled.code_bytes,
+        code_bytes=_code_bytes(compiled, limit),
         cpu_seconds=compiled.cpu_seconds,
     )
 
@@ -143,6 +143,15 @@ def _verdict(compiled: Compiled, target: Target, limit_bytes: int | None) -> boo
     if limit is None or compiled.total_bytes is None:
         return None
     return compiled.total_bytes + (compiled.code_bytes or 0) <= limit
+
+
+def _code_bytes(compiled: Compiled, limit: int | None) -> int | None:
+    """The size of the code; of a program that was refused only with it, by how much it was."""
+    total, message = compiled.total_bytes, compiled.message
+    if message is None or total is None or limit is None or message.exceeded_by_bytes is None:
+        return compiled.code_bytes
+    code_bytes = message.exceeded_by_bytes + limit - total
+    return code_bytes if total < limit and code_bytes > 0 else None
 
 
 def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None) -> OomReport:

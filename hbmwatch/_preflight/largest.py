@@ -131,8 +131,8 @@ class Tries:
         self.fits[unit] = fit
         if self._on_try is not None:
             self._on_try(size, fit)
-        if proof == "compiled":
-            self.code_bytes = _code_bytes(fit, self.code_bytes)
+        if fit.code_bytes is not None:
+            self.code_bytes = fit.code_bytes
         return fit
 
     def point(self, unit: int) -> Point:
@@ -149,16 +149,6 @@ class Tries:
         if fitting and fit.proof == "assigned" and fit.left_bytes is not None:
             fitting = fit.left_bytes >= self.code_bytes
         return Point(fitting, fit.total_bytes)
-
-
-def _code_bytes(fit: Fit, otherwise: int) -> int:
-    """The size of the code of a step that was compiled to the end, also where it was refused."""
-    if fit.code_bytes is not None:
-        return fit.code_bytes
-    over, left = fit.report.message.exceeded_by_bytes, fit.left_bytes
-    if over is None or left is None or left < 0:  # refused before there was code
-        return otherwise
-    return over + left
 
 
 def found(

@@ -6,25 +6,22 @@ jax is imported in functions, so that `import hbmwatch` stays light.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.rank import change_for
 from hbmwatch._jax.lowered import CallInfo
-from hbmwatch._messages.parse import parse_oom
+from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
+from hbmwatch._preflight.fits import fit_of
+from hbmwatch._preflight.targets import target_of
 from hbmwatch._preflight.variants import NothingToChange, Untraceable, changed, shaped_call, varied
+from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.message import OomMessage
-from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
-from hbmwatch._xla.peak import peak_summary
-from hbmwatch._xla.program import Program, parse_program
 
 Change = Literal["donation", "half-batch", "bfloat16", "sharding"]
 
@@ -43,6 +40,7 @@ class Verification:
         limit_bytes: What the device offers, as far as is known.
         seconds: How long both compiles took.
         error: The first line of why the changed program did not compile; "" where it did.
+        proof: What fits rests on: "compiled", also where the compiler refused, or "assigned".
     """
 
     __module__ = "hbmwatch"
@@ -55,6 +53,7 @@ class Verification:
     limit_bytes: int | None = None
     seconds: float = 0.0
     error: str = ""
+    proof: Proof = "assigned"
 
     @property
     def saves_bytes(self) -> int | None:
@@ -89,16 +88,6 @@ class Verification:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """What one compile left."""
-
-    program: Program | None
-    summary: PeakSummary | None
-    message: OomMessage | None
-    error: str
-
-
 def verify(
     step: Callable[..., Any],
     *args: Any,
@@ -113,8 +102,8 @@ def verify(
     """Compile a step as it is and with a change, for the same device, from shapes alone.
 
     Nothing runs and no device memory is touched: arrays among the arguments are taken by their
-    shapes. On a TPU (or a TPU topology) a program that does not fit costs the compiler a fraction
-    of a second, one that fits as long as it always does.
+    shapes. Both compile in a child process, to XLA's buffer assignment, which has the peak and the
+    total of a whole compile. `fits` says whether a step fits a device that is not there.
 
     Args:
         step: A jitted function, or one that watch_hbm returned: what has `.lower`.
@@ -128,8 +117,7 @@ def verify(
             figures point to where it is empty.
         axis: The mesh axis for "sharding"; the largest where it is None.
         limit_bytes: What the device offers, where the compiler does not say (GPU, CPU).
-        timeout_s: How many seconds to wait for each compile. The compiler cannot be stopped: a
-            compile that takes longer goes on in the background.
+        timeout_s: Seconds for each compile; then the compiler is killed.
         kwargs: Keyword arguments of the step.
 
     Raises:
@@ -139,21 +127,21 @@ def verify(
     wanted = _wanted(change, variant)
     start = time.perf_counter()
     call = shaped_call(step, args, kwargs)
-    before = _compile(call.lowered, timeout_s)
-    evidence = _evidence(before, call.info)
+    target = target_of(call.lowered)
+    before = compile_for(call.lowered, target, timeout_s=timeout_s)
+    facts = _facts(before, call.info)
     try:
         if variant is not None:
             what, lowered = varied(call, variant)
         else:
-            what, lowered = changed(call, evidence, wanted, tuple(paths), axis)
+            what, lowered = changed(call, facts, wanted, tuple(paths), axis)
     except NothingToChange as nothing:
         raise ValueError(str(nothing)) from None
-    after = _Compiled(None, None, None, "")
     if isinstance(lowered, Untraceable):
-        after = dataclasses.replace(after, error=lowered.error)
-    else:
-        after = _compile(lowered, timeout_s)
-    return _verification(what, before, after, limit_bytes, time.perf_counter() - start)
+        return _verification(what, before, None, lowered.error, time.perf_counter() - start)
+    compiled = compile_for(lowered, target, timeout_s=timeout_s)
+    after = fit_of(lowered, target, compiled, limit_bytes)
+    return _verification(what, before, after, "", time.perf_counter() - start)
 
 
 def _wanted(change: Change | Finding | None, variant: object) -> str:
@@ -177,74 +165,31 @@ def _wanted(change: Change | Finding | None, variant: object) -> str:
     return str(name)
 
 
-# --- compiling ------------------------------------------------------------------------------------
+# --- what both compiles say -----------------------------------------------------------------------
 
 
-def _compile(lowered: Any, timeout_s: float) -> _Compiled:
-    """Compile, and read the program from XLA's dump, failed or not; gives up after timeout_s."""
-    found: list[_Compiled] = []
-    thread = threading.Thread(
-        target=lambda: found.append(_dumped(lowered)), name="hbmwatch-verify", daemon=True
-    )
-    thread.start()
-    thread.join(timeout_s)
-    if found:
-        return found[0]
-    return _Compiled(None, None, None, f"still compiling after {timeout_s:g} s")
-
-
-def _dumped(lowered: Any) -> _Compiled:
-    """Compile into a folder of its own, and read what XLA left there."""
-    with tempfile.TemporaryDirectory(prefix="hbmwatch-verify-") as folder:
-        options = {
-            "xla_dump_to": folder,
-            "xla_dump_hlo_as_proto": True,
-            "xla_dump_hlo_pass_re": "^$",
-        }
-        error = ""
-        message = None
-        try:
-            lowered.compile(compiler_options=options)
-        except Exception as failure:  # what does not fit is an answer
-            error = str(failure)
-            message = parse_oom(error)
-        dumped = sorted(Path(folder).glob("*after_optimizations.hlo.pb"), key=_size)
-        if not dumped:
-            return _Compiled(None, None, message, error or "XLA left no dump of the program")
-        program = parse_program(dumped[-1].read_bytes(), "verified")
-    return _Compiled(program, peak_summary(program), message, error)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _evidence(before: _Compiled, info: CallInfo) -> ProgramFacts | None:
-    """The figures of the program as it was; None where it could not be compiled."""
+def _facts(before: Compiled, info: CallInfo) -> ProgramFacts | None:
+    """The facts of the program as it was; None where it could not be compiled."""
     if before.program is None or before.summary is None:
         return None
     return ProgramFacts(before.program, before.summary, before.message or OomMessage(""), info)
 
 
 def _verification(
-    what: str, before: _Compiled, after: _Compiled, limit_bytes: int | None, seconds: float
+    what: str, before: Compiled, after: Fit | None, error: str, seconds: float
 ) -> Verification:
     """What both compiles say together."""
-    known = [m.limit_bytes for m in (after.message, before.message) if m is not None]
-    limit = limit_bytes or next((size for size in known if size is not None), None)
-    total = after.summary.total_allocation_bytes if after.summary is not None else None
-    fits: bool | None = None
-    if after.message is not None:
-        fits = False
-    elif limit is not None and total is not None:
-        fits = total <= limit
+    peak_before = before.summary.peak_bytes if before.summary is not None else None
+    if after is None:
+        return Verification(what, None, peak_before, None, seconds=seconds, error=error)
     return Verification(
         change=what,
-        fits=fits,
-        peak_bytes_before=before.summary.peak_bytes if before.summary is not None else None,
-        peak_bytes=after.summary.peak_bytes if after.summary is not None else None,
-        total_bytes=total,
-        limit_bytes=limit,
+        fits=after.fits,
+        peak_bytes_before=peak_before,
+        peak_bytes=after.peak_bytes,
+        total_bytes=after.total_bytes,
+        limit_bytes=after.limit_bytes,
         seconds=seconds,
-        error=after.error.splitlines()[0] if after.error else "",
+        error=after.error if after.fits is not None or after.peak_bytes is None else "",
+        proof=after.proof,
     )

@@ -90,11 +90,7 @@ def compiler(total_of: Callable[[int], int], code: int = 0) -> Callable[[int, st
             return fit
         if total + code < LIMIT:
             return dataclasses.replace(fit, proof="compiled", code_bytes=code)
-        message = OomMessage("", exceeded_by_bytes=total + code - LIMIT)
-        report = OomReport(message)
-        return dataclasses.replace(
-            fit, fits=False, proof="compiled", error="refused", report=report
-        )
+        return dataclasses.replace(fit, fits=False, proof="compiled", code_bytes=code)
 
     return ask
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -181,3 +185,33 @@ def test_a_finding_without_a_measurement_stays_derived() -> None:
     """Where nothing was measured the finding is what it was."""
     finding = Finding("donation", "t", "e", "r", 5, "derived", "https://example.org")
     assert Verification("x", None, None, None).measured(finding) is finding
+
+
+def test_jaxs_persistent_cache_does_not_stand_between(tmp_path: Path) -> None:
+    """With a cache that has every program already, verify measures the same."""
+    step = jax.jit(lambda state: jax.tree.map(lambda leaf: 0.9 * leaf, state))
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    try:
+        for name, value in zip(names, (str(tmp_path), 0.0), strict=True):
+            jax.config.update(name, value)
+        step.lower(small(64, 256)).compile()
+        found = [verify(step, small(64, 256), change="donation") for _ in range(2)]
+    finally:
+        for name, value in zip(names, before, strict=True):
+            jax.config.update(name, value)
+
+    assert [one.saves_bytes for one in found] == [size(64, 256)] * 2
+
+
+def test_a_dump_that_cannot_be_read_is_not_called_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the child leaves nothing, the error says how it ended, and no folder is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    found = verify(jax.jit(jnp.sin), small(64), variant=jnp.cos)
+
+    assert found.error.startswith("the compiler died: exit status 1")
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,149 @@
+"""The child that compiles is gone, with its folder, on every way out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch import fits
+from hbmwatch._preflight.child import Child
+
+X = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+LONG = """
+import jax, jax.numpy as jnp
+from hbmwatch import fits
+
+def step(x):
+    for _ in range(300):
+        x = jnp.tanh(x @ x) + jax.nn.softmax(x)
+    return x
+
+print("start", flush=True)
+fits(step, jax.ShapeDtypeStruct((1024, 1024), jnp.float32), on="v5e", timeout_s=200)
+print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files, which a child's folder is in; empty when the test ends."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    yield temporary
+    assert list(temporary.iterdir()) == []
+    assert children(temporary) == []
+
+
+def children(folder: Path) -> list[int]:
+    """The processes that were started with a folder below this one."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and str(folder) in (process / "cmdline").read_text():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def script(path: Path, text: str) -> str:
+    """An executable that stands for the Python interpreter."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def until(folder: Path, name: str) -> None:
+    """Wait until a child's folder has a file of a name."""
+    while not list(folder.rglob(name)):
+        time.sleep(0.02)
+
+
+def test_a_child_that_hangs_is_killed_at_the_time_limit(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict is that there is none, in a sentence."""
+    monkeypatch.setattr(sys, "executable", script(tmp_path / "hang", "exec sleep 1000"))
+    fit = fits(jnp.sin, X, timeout_s=0.1)
+
+    assert (fit.fits, fit.error) == (None, "still compiling after 0.1 s")
+    assert fit.report.missing == ("still compiling after 0.1 s",)
+
+
+def test_a_child_that_is_killed_is_a_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the system, where the machine runs out of memory."""
+    monkeypatch.setattr(
+        sys, "executable", script(tmp_path / "die", "echo last words >&2; kill -KILL $$")
+    )
+    fit = fits(jnp.sin, X)
+
+    assert (fit.fits, fit.error) == (None, "the compiler died: killed by SIGKILL: last words")
+
+
+def test_an_interpreter_that_is_not_there_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the start gets out."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(FileNotFoundError):
+        fits(jnp.sin, X)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_exception_while_it_compiles_leaves_nothing(
+    folder: Path, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, or any other exception, while the parent waits."""
+    monkeypatch.setattr(sys, "executable", script(tmp_path / "hang", "sleep 1000; exit"))
+
+    def interrupted(dump: Path) -> bool:
+        assert len(children(folder)) > 0
+        raise error
+
+    with pytest.raises(error), Child("cpu") as child:
+        child.wait(60, interrupted)
+
+
+def test_an_error_while_the_step_is_traced_leaves_nothing(folder: Path) -> None:
+    """The step's own error gets out as it is."""
+
+    def step(x: object) -> None:
+        raise ZeroDivisionError("the step's own")
+
+    with pytest.raises(ZeroDivisionError, match="the step's own"):
+        fits(step, X, on="v5e")
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_the_parent_ends_the_child(folder: Path, number: signal.Signals) -> None:
+    """Interrupted or killed while the compiler works, a process leaves no child and no folder."""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    until(folder, "*before_optimizations.hlo.pb")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    until_gone = time.monotonic() + 60
+    while (children(folder) or any(folder.iterdir())) and time.monotonic() < until_gone:
+        time.sleep(0.05)
+
+    assert output == b"start\n"
+    assert process.returncode == -number
