@@ -17,6 +17,7 @@ import jax
 
 from hbmwatch._jax.intercept import replaced
 from hbmwatch._jax.lowering import is_same_lowering, plain_lowered
+from hbmwatch._jax.placement import on_live_devices
 
 
 class WrongPlatform(TypeError):
@@ -73,7 +74,14 @@ def lower_for(
     if platform is None:
         return plain_lowered(lower(*args, **kwargs))
     with _lowering_for(platform) as seen:
-        lowered = plain_lowered(lower(*args, **kwargs))
+        try:
+            lowered = lower(*args, **kwargs)
+        except ValueError as error:
+            if "incompatible devices" not in str(error):
+                raise
+            args, kwargs = on_live_devices((args, kwargs))
+            lowered = lower(*args, **kwargs)
+    lowered = plain_lowered(lowered)
     found = [one for one in seen if is_same_lowering(one, lowered)]
     if not found:
         raise WrongPlatform(
@@ -93,8 +101,29 @@ def _lowering_for(platform: str) -> Iterator[list[Any]]:
         seen.append(lowered)
         return lowered
 
-    with replaced(jax.stages.Traced, "lower", lower):
+    def backend(real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            return real(*args, **options)
+        except ValueError:  # it is another platform's
+            return _Backend(platform)
+
+    from jax._src.interpreters import mlir
+
+    with (
+        replaced(jax.stages.Traced, "lower", lower),
+        replaced(mlir.ModuleContext, "get_backend", backend),
+    ):
         yield seen
+
+
+class _Backend:
+    """Stands for a backend that is not there, where a host callback is lowered for it."""
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
+
+    def make_python_callback_from_host_send_and_recv(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing, as the callback is never called."""
 
 
 def _lower_of(

@@ -79,6 +79,10 @@ NAMES: dict[str, Callable[[], object]] = {
     "_ProfileState.lock": lambda: module("jax._src.profiler")._profile_state.lock,
     "_ProfileState.reset": lambda: module("jax._src.profiler")._profile_state.reset,
     "compiler.compile_or_get_cached": lambda: module("jax._src.compiler").compile_or_get_cached,
+    "Traced.lower": lambda: jax.stages.Traced.lower,
+    "ModuleContext.get_backend": lambda: (
+        module("jax._src.interpreters.mlir").ModuleContext.get_backend
+    ),
     "mlir.module_to_bytecode": lambda: module("jax._src.interpreters.mlir").module_to_bytecode,
     "_DimExpr._get_vars": lambda: dimension()._get_vars(),
     "_DimExpr._evaluate": lambda: dimension()._evaluate({"b": 2}),

@@ -1,0 +1,109 @@
+"""Targets are words; what they offer, and what is said of words that are none."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from typing import Any
+
+import jax
+import pytest
+
+from hbmwatch._preflight.targets import resolve
+from tests.programs import devices
+
+MIB = 2**20
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("word", "count", "topology"),
+    [
+        ("v5e", 1, "v5e:1x1"),
+        ("V5E:4x4", 16, "v5e:4x4"),
+        ("v6e", 1, "v6e:1x1"),
+        ("v5p", 1, "v5p:1x1x1"),
+        ("v4:2x2x1", 4, "v4:2x2x1"),
+        ("tpu7x", 2, "tpu7x:1x1x1"),
+    ],
+)
+def test_a_tpu_is_a_word_with_a_shape(word: str, count: int, topology: str) -> None:
+    """One chip where no shape is given."""
+    target = resolve(word)
+
+    assert (target.name, target.platform, target.topology) == (word.lower(), "tpu", topology)
+    assert target.device_count == count
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("word", ["h100", "h200", "a100-40", "a100-80", "b200", "h100:8"])
+def test_a_gpus_limit_is_a_share_of_its_memory(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three quarters, as JAX takes, or what the environment says, or what is given."""
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+    whole = resolve(word, 1.0).limit_bytes
+    assert whole is not None
+    assert resolve(word).limit_bytes == int(whole * 0.75)
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.9")
+    assert resolve(word).limit_bytes == int(whole * 0.9)
+    assert resolve(word).limit_note == "0.9 of the card's memory, assumed"
+    assert resolve(word, 0.5).limit_bytes == int(whole * 0.5)
+
+
+@pytest.mark.tpu
+def test_devices_and_topologies_name_their_target() -> None:
+    """The smallest topology that holds them."""
+    chips = devices("tpu")
+
+    assert resolve(chips).name == "v5e:2x2"
+    assert resolve(chips[0]).name == "v5e:1x1"
+    assert resolve(jax.devices("cpu")).name == "cpu"
+
+
+@pytest.mark.tpu
+def test_the_limit_is_that_of_the_installed_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes with the version; of one that is not known the figure is said to be another's."""
+
+    def limit(version: str) -> tuple[Any, str]:
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+        target = resolve("v6e")
+        return target.limit_bytes, target.limit_note
+
+    assert limit("0.0.42.1") == (31996 * MIB, "")
+    assert limit("0.0.50.1") == (31992 * MIB, "")
+    assert limit("0.1.7") == (31996 * MIB, "as of libtpu 0.0.42")
+
+
+@pytest.mark.parametrize(
+    ("on", "said"),
+    [
+        ("v99", "no target 'v99': choose one of v4, v5e,"),
+        ("v5e:4x", "'4x' is no shape of a topology"),
+        ("v5p:2x2", "a v5p topology has 3 dimensions (v5p:2x2x2)"),
+        ("h100:2x2", "GPUs are counted (h100:8)"),
+        (7, "on=7 is neither a target nor jax devices"),
+    ],
+)
+def test_what_is_no_target_is_said(on: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ValueError with what can be named."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(ValueError) as caught:
+        resolve(on)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("on", "extra"), [("v5e", "tpu"), ("h100", "gpu")])
+def test_a_compiler_that_is_missing_is_named_with_its_extra(
+    on: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says what to install."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    with pytest.raises(ImportError, match=rf"pip install 'hbmwatch\[{extra}\]'"):
+        resolve(on)
+
+
+@pytest.mark.gpu
+def test_a_share_of_the_memory_is_between_0_and_1() -> None:
+    """The rest is refused."""
+    with pytest.raises(ValueError, match="memory_fraction"):
+        resolve("h100", 1.5)
