@@ -88,19 +88,46 @@ def compile_for(
     Raises:
         ValueError: The step runs on more devices than the target has.
     """
+    return compile_request_for(
+        compile_request(lowered, compiler_options),
+        target,
+        proof=proof,
+        timeout_s=timeout_s,
+        child=child,
+    )
+
+
+def compile_request_for(
+    request: CompileRequest,
+    target: Target,
+    *,
+    proof: Proof = "assigned",
+    timeout_s: float = 600.0,
+    child: Child | None = None,
+) -> Compiled:
+    """The same for what would be handed to the compiler.
+
+    Raises:
+        ValueError: The step runs on more devices than the target has.
+    """
+    job = _job(request, target)
     if child is None:
         with Child(target.platform) as started:
-            return compile_for(
-                lowered,
-                target,
-                proof=proof,
-                timeout_s=timeout_s,
-                compiler_options=compiler_options,
-                child=started,
-            )
+            return _asked(started, request, job, target, proof, timeout_s)
+    return _asked(child, request, job, target, proof, timeout_s)
+
+
+def _asked(
+    child: Child,
+    request: CompileRequest,
+    job: Mapping[str, Any],
+    target: Target,
+    proof: Proof,
+    timeout_s: float,
+) -> Compiled:
+    """What the child says."""
     start = time.monotonic()
-    request = compile_request(lowered, compiler_options)
-    child.ask(request, _job(request, target))
+    child.ask(request, job)
     seen_enough = _seen_enough(request.name, target.platform) if proof == "assigned" else _never
     answer = child.wait(timeout_s, seen_enough)
     found = _read(child.dump, request.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hbmwatch._preflight.assigned import Proof
@@ -78,6 +78,22 @@ class Fit:
             "error": self.error,
             "report": self.report.to_dict(),
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Fit:
+        """The verdict that to_dict() gave, also after a round trip through JSON.
+
+        Raises:
+            ValueError: Another schema version, or values that are no verdict.
+        """
+        if values.get("schema") != SCHEMA:
+            raise ValueError(f"no verdict of schema {SCHEMA}")
+        names = {field.name for field in fields(cls)} - {"report"}
+        try:
+            known = {name: values[name] for name in names}
+            return cls(report=OomReport.from_dict(values["report"]), **known)
+        except KeyError as error:
+            raise ValueError(f"a verdict without {error}") from error
 
     def __str__(self) -> str:
         if self.fits is None:

@@ -1,0 +1,60 @@
+"""The pytest marker `limit_hbm`: a step's memory is a test.
+
+pytest loads this module in every run, so it imports nothing until a test has the marker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from hbmwatch._preflight.verdicts import Fit
+
+_MARKER = (
+    "limit_hbm(limit, on=None, proof='assigned'): the test returns a step and its arguments; it "
+    "fails where XLA allocates more than the limit ('14 GiB') for them on a device ('v5e')"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Call a test that has the marker, and measure the step that it returns."""
+    markers = list(pyfuncitem.iter_markers("limit_hbm"))
+    if not markers:
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    returned = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    if not isinstance(returned, tuple) or not returned or not callable(returned[0]):
+        pytest.fail(f"{pyfuncitem.name} has to return a step and its arguments", pytrace=False)
+    for marker in markers:
+        _check(returned[0], returned[1:], *marker.args, **marker.kwargs)
+    return True
+
+
+def _check(
+    step: Any, args: tuple[Any, ...], limit: str | int, on: Any = None, proof: Any = "assigned"
+) -> None:
+    """Fail where the step takes more than the limit, or does not fit."""
+    from hbmwatch._preflight.cache import cached_fit, default_folder
+    from hbmwatch._records.sizes import read_size
+
+    size = read_size(str(limit))
+    if size is None:
+        raise ValueError(f"limit_hbm: {limit!r} is no size ('14 GiB')")
+    fit = cached_fit(
+        step, args, {}, on=on, folder=default_folder(), proof=proof, limit_bytes=size.size_bytes
+    )
+    if not fit.fits:
+        pytest.fail(_failure(fit), pytrace=False)
+
+
+def _failure(fit: Fit) -> str:
+    """The verdict and the report."""
+    return f"{str(fit)[0].upper()}{str(fit)[1:]}\n\n{fit.report}"
