@@ -15,29 +15,29 @@ _PAGE = "https://openxla.org/xla/oom_debugging"
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--topology",
-        metavar="TOPOLOGY",
-        help="compile for this TPU topology, such as v5e:2x2; needs libtpu, but no TPU",
+        "--on",
+        metavar="TARGET",
+        help="compile for this TPU, such as v5e or v5e:2x2; needs libtpu, but no TPU",
     )
     add_json_option(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
     """Run the page's program out of memory, and print what HbmOomError says."""
-    _prepare(options.topology)
+    _prepare(options.on)
     import jax
 
     from hbmwatch._explain.errors import HbmOomError
 
     try:
-        program = _step_here() if options.topology is None else _step_for(options.topology)
+        program = _step_here() if options.on is None else _step_for(options.on)
     except Exception as error:
-        here = options.topology is None
-        problem = "start a JAX backend" if here else f"compile for {options.topology!r}"
+        here = options.on is None
+        problem = "start a JAX backend" if here else f"compile for {options.on!r}"
         print_on_stderr(f"cannot {problem}: {error}")
         return NOTHING_FOUND
     if not options.json:
-        _announce(options.topology)
+        _announce(options.on)
     try:
         jax.block_until_ready(program())
     except HbmOomError as oom:
@@ -50,12 +50,12 @@ def _run(options: argparse.Namespace) -> int:
     return NOTHING_FOUND
 
 
-def _prepare(topology: str | None) -> None:
+def _prepare(on: str | None) -> None:
     """Set the environment that JAX, libtpu and hbmwatch read when they are imported."""
     os.environ.pop("HBMWATCH_DISABLE", None)  # disabled, the demo would show nothing
     # A plugin without its device would otherwise print a traceback around the report.
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
-    if topology is None:
+    if on is None:
         return
     # libtpu compiles for a topology on any machine, as long as it does not look for its own TPU.
     for name, value in {
@@ -68,24 +68,32 @@ def _prepare(topology: str | None) -> None:
         os.environ.setdefault(name, value)
 
 
-def _announce(topology: str | None) -> None:
+def _announce(on: str | None) -> None:
     """Show the program before it runs."""
     import jax
 
-    where = f"for a {topology} topology" if topology else f"on {jax.devices()[0].device_kind}"
+    where = f"for a {on}" if on else f"on {jax.devices()[0].device_kind}"
     print(f"The program of {_PAGE}, {where}:\n")
     print("    a = jax.random.normal(jax.random.PRNGKey(1), shape, dtype=jnp.bfloat16)")
     print("    return a @ a\n")
 
 
-def _step_for(topology: str) -> Any:
-    """The program, to compile for a TPU topology."""
+def _step_for(on: str) -> Any:
+    """The program, to compile for a TPU."""
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
+    from hbmwatch._preflight.targets import resolve
     from hbmwatch._watch.decorator import watch_hbm
 
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    target = resolve(on)
+    if target.platform != "tpu":
+        raise ValueError("only a TPU's compiler fails for want of memory")
+    lists = target.topology_options.items()
+    kwargs = {name: tuple(one) if isinstance(one, list) else one for name, one in lists}
+    devices = topologies.get_topology_desc(
+        platform="tpu", topology_name=target.topology, **kwargs
+    ).devices
     step = watch_hbm(_oom(327_680), out_shardings=SingleDeviceSharding(devices[0]))
     return lambda: step.lower().compile()
 
@@ -116,7 +124,7 @@ def _oom(size: int) -> Any:
 COMMAND = Command(
     name="demo",
     purpose="run out of memory on purpose and show the report",
-    examples=("hbmwatch demo", "hbmwatch demo --topology v5e:2x2"),
+    examples=("hbmwatch demo", "hbmwatch demo --on v5e"),
     add_arguments=_add_arguments,
     run=_run,
 )

@@ -18,7 +18,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from hbmwatch._cli import demo, diff, explain, peak
+from hbmwatch._cli import budget, demo, diff, explain, fits, largest, peak
 from hbmwatch._cli.command import (
     BROKEN_PIPE,
     INTERRUPTED,
@@ -29,12 +29,20 @@ from hbmwatch._cli.console import discard_output, print_on_stderr
 from hbmwatch._cli.versions import ShowVersions
 from hbmwatch._records.profile_error import ProfileError
 
-COMMANDS = (explain.COMMAND, peak.COMMAND, diff.COMMAND, demo.COMMAND)
+COMMANDS = (
+    explain.COMMAND,
+    peak.COMMAND,
+    diff.COMMAND,
+    fits.COMMAND,
+    largest.COMMAND,
+    budget.COMMAND,
+    demo.COMMAND,
+)
 
 _EXIT_CODES = """\
 exit status:
   0    done
-  1    nothing found: no out-of-memory error
+  1    nothing found: no out-of-memory error; or a step does not fit, or is over its budget
   2    usage error
   3    a file is missing, empty or damaged, has no such module, or cannot be written
   130  interrupted

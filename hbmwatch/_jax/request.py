@@ -200,3 +200,14 @@ def _request(computation: Any, devices: Any, compile_options: Any) -> CompileReq
         devices=tuple(devices.flatten()),
         replica_count=int(compile_options.num_replicas),
     )
+
+
+def without_locations(module: bytes) -> bytes:
+    """The module without the lines that its operations come from: what decides how it compiles."""
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir, passmanager
+
+    with mlir.make_ir_context():
+        parsed = ir.Module.parse(module)
+        passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(parsed.operation)
+        return bytes(mlir.module_to_bytecode(parsed))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hbmwatch._preflight.assigned import Proof
 from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.sizes import format_size, read_size
 from hbmwatch._report.diff import changes
@@ -159,7 +160,7 @@ class Entry:
     args: str
     size: int | None
     on: str
-    proof: str
+    proof: Proof
     fit: Fit
 
     @property

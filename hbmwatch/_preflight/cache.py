@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hbmwatch._explain.build import versions
-from hbmwatch._jax.request import CompileRequest, compile_request, lower_for
+from hbmwatch._jax.request import (
+    CompileRequest,
+    compile_request,
+    lower_for,
+    without_locations,
+)
 from hbmwatch._preflight.assigned import Proof, compile_request_for
 from hbmwatch._preflight.fits import fit_of
 from hbmwatch._preflight.targets import Target, resolve, target_of
@@ -70,12 +75,15 @@ def cached_fit(
 
 
 def _key(request: CompileRequest, target: Target, proof: Proof, limit_bytes: int | None) -> str:
-    """All that decides the verdict, as hex digits."""
+    """All that decides the verdict, as hex digits.
+
+    Code that only moved is the same program; a report from the cache has the lines of before.
+    """
     devices = [int(device.id) for device in request.devices]
     flags = [os.environ.get(name, "") for name in _FLAGS]
     rest = [repr(target), proof, limit_bytes, sorted(versions().items()), devices, flags]
     digest = hashlib.sha256(json.dumps(rest).encode())
-    for part in (request.module, request.options):
+    for part in (without_locations(request.module), request.options):
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()
 

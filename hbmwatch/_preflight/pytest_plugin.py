@@ -5,6 +5,7 @@ pytest loads this module in every run, so it imports nothing until a test has th
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,19 +24,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Call a test that has the marker, and measure the step that it returns."""
     markers = list(pyfuncitem.iter_markers("limit_hbm"))
     if not markers:
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    returned = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-    if not isinstance(returned, tuple) or not returned or not callable(returned[0]):
+        return (yield)
+    test, returned = pyfuncitem.obj, list[Any]()
+    pyfuncitem.obj = lambda **fixtures: returned.append(test(**fixtures))
+    try:
+        result = yield
+    finally:
+        pyfuncitem.obj = test
+    step_and_args = returned[0]
+    if not isinstance(step_and_args, tuple) or not callable(next(iter(step_and_args), None)):
         pytest.fail(f"{pyfuncitem.name} has to return a step and its arguments", pytrace=False)
     for marker in markers:
-        _check(returned[0], returned[1:], *marker.args, **marker.kwargs)
-    return True
+        _check(step_and_args[0], step_and_args[1:], *marker.args, **marker.kwargs)
+    return result
 
 
 def _check(

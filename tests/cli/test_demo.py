@@ -40,7 +40,7 @@ def test_it_compiles_for_a_topology(topology: str, status: int, text: bytes) -> 
     """The TPU compiler's failure is shown without a TPU; an unknown topology is an error."""
     if reason := programs.why_not("tpu"):
         pytest.skip(reason)
-    ended = run_in_child("demo", "--topology", topology)
+    ended = run_in_child("demo", "--on", topology)
     assert ended.returncode == status
     assert text in (ended.stderr if status else ended.stdout)
 

@@ -31,6 +31,9 @@ def blocks(file: Path, language: str) -> list[str]:
 )
 def test_the_snippets_run(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All Python blocks of a page, one after the other, as a reader pastes them."""
+    needs_tpu = any(', on="v5e"' in block for block in blocks(file, "python"))
+    if needs_tpu and (reason := programs.why_not("tpu")):
+        pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "docs"}
     for number, block in enumerate(blocks(file, "python")):

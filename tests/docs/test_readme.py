@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.programs import why_not
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -17,6 +21,8 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.tpu
+@pytest.mark.skipif(why_not("tpu") is not None, reason=str(why_not("tpu")))
 def test_the_snippets_run(tmp_path: Path) -> None:
     """All Python blocks, one after the other, in an interpreter of their own."""
     code = "\n".join(blocks("python")).replace("/tmp/", f"{tmp_path}/")

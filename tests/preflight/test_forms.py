@@ -122,19 +122,19 @@ def test_flax_nnx_and_equinox() -> None:
     from flax import nnx
 
     model = nnx.Linear(1024, 1024, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+    optimizer: Any = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
 
     @nnx.jit
     def nnx_step(model: Any, optimizer: Any, x: Any) -> Any:
         loss, grads = nnx.value_and_grad(lambda model: (model(x) ** 2).mean())(model)
-        optimizer.update(model, grads)  # type: ignore[no-untyped-call]
+        optimizer.update(model, grads)
         return loss
 
-    linear = eqx.nn.Linear(1024, 1024, key=jax.random.key(0))
+    linear: Any = eqx.nn.Linear(1024, 1024, key=jax.random.key(0))
 
     @eqx.filter_jit(donate="all")
     def eqx_step(model: Any, x: Any) -> Any:
-        grads = eqx.filter_grad(lambda model: (jax.vmap(model)(x) ** 2).mean())(model)
+        grads = eqx.filter_grad(lambda model: (jax.vmap(model)(x) ** 2).mean())(model)  # type: ignore[no-untyped-call]
         return eqx.apply_updates(model, grads), x + 1
 
     x = jnp.ones((64, 1024))

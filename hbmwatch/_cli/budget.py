@@ -1,0 +1,127 @@
+"""`hbmwatch budget`: steps against a stored baseline, for a CI job without a device."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hbmwatch._cli import steps
+from hbmwatch._cli.command import (
+    DONE,
+    NOTHING_FOUND,
+    Command,
+    CommandError,
+    add_json_option,
+    positive_number,
+)
+from hbmwatch._cli.console import print_json, progress
+
+if TYPE_CHECKING:
+    from hbmwatch._preflight.assigned import Proof
+    from hbmwatch._preflight.budget import Budgeted, Entry
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    steps.add_step_options(parser, optional=True)
+    parser.add_argument(
+        "--size", type=positive_number, metavar="N", help="what the function of --args is given"
+    )
+    parser.add_argument(
+        "--baseline", required=True, metavar="FILE", help="where the steps and their peaks are kept"
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="write what was measured into the baseline"
+    )
+    parser.add_argument(
+        "--fail-on-increase",
+        metavar="X",
+        help="end with status 1 where a peak grew by more than this, as 2%% or 64MiB",
+    )
+    parser.add_argument(
+        "--proof",
+        choices=("assigned", "compiled"),
+        default="assigned",
+        help="compile a new step to the buffer assignment (default), or to the end",
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="FOLDER",
+        help="where verdicts are kept, so that an unchanged step is not compiled again; "
+        "'' keeps none (default: hbmwatch in the user's cache)",
+    )
+    add_json_option(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    targets = steps.targets(options)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from hbmwatch._preflight.budget import Tolerance, load_baseline, save_baseline
+
+    path = Path(options.baseline)
+    try:
+        tolerance = Tolerance.read(options.fail_on_increase) if options.fail_on_increase else None
+        known = {entry.key: entry for entry in load_baseline(path)}
+    except (ValueError, OSError) as error:
+        raise CommandError(f"{path}: {error}") from error
+    wanted = list(known)
+    if options.step:
+        wanted = [(options.step, options.args, options.size, on or "") for on in targets]
+    if not wanted:
+        raise CommandError(f"{path} has no steps: name one, with --update")
+    found = []
+    for key in wanted:
+        entry, budgeted = _measured(key, known.get(key), options)
+        known[key] = entry
+        found.append(budgeted)
+    if options.update:
+        try:
+            save_baseline(path, list(known.values()))
+        except OSError as error:
+            raise CommandError(f"cannot write {path}: {error.strerror}") from error
+    if options.json:
+        print_json([one.to_dict() for one in found])
+    else:
+        print("\n".join(map(str, found)))
+    return NOTHING_FOUND if any(one.is_over(tolerance) for one in found) else DONE
+
+
+def _measured(
+    key: tuple[str, str, int | None, str], before: Entry | None, options: argparse.Namespace
+) -> tuple[Entry, Budgeted]:
+    """A step as it is now, and beside what is stored."""
+    from hbmwatch._preflight.budget import Budgeted, Entry
+    from hbmwatch._preflight.cache import cached_fit, default_folder
+
+    step, args, size, on = key
+    proof: Proof = options.proof if before is None else before.proof
+    folder = default_folder() if options.cache is None else Path(options.cache or os.devnull)
+    with progress(f"compiling {step} for {on or 'the device at hand'}"):
+        try:
+            fit = cached_fit(
+                steps.load(step),
+                steps.arguments(args, size),
+                {},
+                on=on or None,
+                folder=None if options.cache == "" else folder,
+                proof=proof,
+                timeout_s=options.timeout,
+            )
+        except (ValueError, ImportError, TypeError) as error:
+            raise CommandError(str(error)) from error
+    entry = Entry(step, args, size, on, proof, fit)
+    return entry, Budgeted(entry.name, fit, None if before is None else before.fit)
+
+
+COMMAND = Command(
+    name="budget",
+    purpose="compare the memory of steps with a stored baseline",
+    examples=(
+        "hbmwatch budget pkg.model:step --args pkg.model:args_of --size 16 --on v5e \\\n"
+        "      --baseline hbm.json --update",
+        "hbmwatch budget --baseline hbm.json --fail-on-increase 2%",
+    ),
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,94 @@
+"""`hbmwatch fits`: whether a step fits devices that need not be here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hbmwatch._cli import steps
+from hbmwatch._cli.command import (
+    DONE,
+    NOTHING_FOUND,
+    Command,
+    CommandError,
+    add_json_option,
+    positive_number,
+)
+from hbmwatch._cli.console import print_json, progress
+
+if TYPE_CHECKING:
+    from hbmwatch._preflight.verdicts import Fit
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    steps.add_step_options(parser)
+    parser.add_argument(
+        "--size", type=positive_number, metavar="N", help="what the function of --args is given"
+    )
+    steps.add_verdict_options(parser)
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the report as a page; one for each target"
+    )
+    add_json_option(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    targets = steps.targets(options)
+    from hbmwatch._preflight.fits import fits
+
+    step, args = steps.load(options.step), steps.arguments(options.args, options.size)
+    found = []
+    for on in targets:
+        with progress(f"compiling {options.step} for {on or 'the device at hand'}"):
+            try:
+                fit = fits(
+                    step,
+                    *args,
+                    on=on,
+                    proof=options.proof,
+                    limit_bytes=options.limit,
+                    timeout_s=options.timeout,
+                    memory_fraction=options.memory_fraction,
+                )
+            except (ValueError, ImportError, TypeError) as error:
+                raise CommandError(str(error)) from error
+        found.append(fit)
+        if options.html is not None:
+            _save(fit, options.html, len(targets) > 1)
+    _show(found, options.json)
+    return DONE if all(fit.fits for fit in found) else NOTHING_FOUND
+
+
+def _show(found: list[Fit], as_json: bool) -> None:
+    if as_json:
+        print_json([fit.to_dict() for fit in found])
+        return
+    width = max(len(fit.target) for fit in found)
+    for fit in found:
+        print(f"{fit.target:<{width}}  {fit}")
+    if len(found) == 1:
+        print(f"\n{found[0].report}")
+
+
+def _save(fit: Fit, file: str, several: bool) -> None:
+    """Write the page; of several targets the name is in the file's name."""
+    path = Path(file)
+    if several:
+        path = path.with_name(f"{path.stem}-{fit.target.replace(':', '-')}{path.suffix}")
+    try:
+        fit.report.save_html(path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+
+
+COMMAND = Command(
+    name="fits",
+    purpose="say whether a step fits a device that need not be here",
+    examples=(
+        "hbmwatch fits pkg.model:step --args pkg.model:args_of --size 16 --on v5e,h100",
+        "hbmwatch fits pkg.model:step --args pkg.model:ARGS --on v5e:4x4 --proof assigned",
+    ),
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,85 @@
+"""`hbmwatch largest`: the largest size with which a step fits a device."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from hbmwatch._cli import steps
+from hbmwatch._cli.command import (
+    DONE,
+    NOTHING_FOUND,
+    Command,
+    CommandError,
+    add_json_option,
+    positive_number,
+)
+from hbmwatch._cli.console import print_json
+
+if TYPE_CHECKING:
+    from hbmwatch._preflight.verdicts import Fit, Largest
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    steps.add_step_options(parser)
+    for name, what in (
+        ("--multiple-of", "try multiples of this only (default: 1)"),
+        ("--start", "begin here (default: the smallest)"),
+        ("--at-most", "try nothing larger"),
+    ):
+        parser.add_argument(name, type=positive_number, metavar="N", help=what)
+    steps.add_verdict_options(parser)
+    add_json_option(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    targets = steps.targets(options)
+    from hbmwatch._preflight.largest import largest
+
+    if not options.args:
+        raise CommandError("largest needs --args: a function of the size")
+    step, args_of = steps.load(options.step), steps.load(options.args)
+    found: list[Largest] = []
+    for on in targets:
+        try:
+            found.append(
+                largest(
+                    step,
+                    args_of,
+                    on=on,
+                    multiple_of=options.multiple_of or 1,
+                    start=options.start,
+                    at_most=options.at_most,
+                    proof=options.proof,
+                    limit_bytes=options.limit,
+                    timeout_s=options.timeout,
+                    memory_fraction=options.memory_fraction,
+                    on_try=_show_try,
+                )
+            )
+        except (ValueError, ImportError, TypeError, RuntimeError) as error:
+            raise CommandError(str(error)) from error
+    if options.json:
+        print_json([one.to_dict() for one in found])
+    else:
+        print("\n".join(map(str, found)))
+    return DONE if all(one.size is not None and not one.error for one in found) else NOTHING_FOUND
+
+
+def _show_try(size: int, fit: Fit) -> None:
+    """One line for each try, on a terminal."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"hbmwatch: {size} {fit}", file=sys.stderr, flush=True)
+
+
+COMMAND = Command(
+    name="largest",
+    purpose="find the largest size with which a step fits a device",
+    examples=(
+        "hbmwatch largest pkg.model:step --args pkg.model:args_of --on v5e --multiple-of 8",
+        "hbmwatch largest pkg.model:step --args pkg.model:args_of --on v6e,h100 --proof assigned",
+    ),
+    add_arguments=_add_arguments,
+    run=_run,
+)

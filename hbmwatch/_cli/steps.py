@@ -1,0 +1,116 @@
+"""The options by which a command takes a step: "pkg.model:step", its arguments, and the target."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hbmwatch._cli.command import CommandError, positive_number
+from hbmwatch._records.sizes import read_size
+
+
+def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """Add the step, --args and --on, and how it is compiled."""
+    parser.add_argument(
+        "step",
+        metavar="MODULE:STEP",
+        nargs="?" if optional else None,
+        help="the step, as pkg.model:train_step",
+    )
+    parser.add_argument(
+        "--args",
+        metavar="MODULE:ARGS",
+        default="",
+        help="the step's arguments as a tuple, or a function that returns them",
+    )
+    parser.add_argument(
+        "--on",
+        metavar="TARGETS",
+        default="",
+        help="what to compile for, as v5e, v5e:4x4 or v5e,h100 (default: the device at hand)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive_number,
+        default=600,
+        metavar="S",
+        help="seconds for each compile (default: 600)",
+    )
+
+
+def add_verdict_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what a verdict rests on: --proof, --limit and --memory-fraction."""
+    parser.add_argument(
+        "--proof",
+        choices=("compiled", "assigned"),
+        default="compiled",
+        help="compile to the end (default), or to the buffer assignment, which takes seconds",
+    )
+    parser.add_argument(
+        "--limit", type=size, metavar="SIZE", help="a limit in place of the device's, as 14GiB"
+    )
+    parser.add_argument(
+        "--memory-fraction",
+        type=float,
+        metavar="X",
+        help="what share of a GPU's memory the step gets (default: 0.75, as in JAX)",
+    )
+
+
+def size(text: str) -> int:
+    """An argument that is a size; what else it is ends in a usage error."""
+    found = read_size(text)
+    if found is None or found.size_bytes < 1:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size")
+    return found.size_bytes
+
+
+def targets(options: argparse.Namespace) -> list[str | None]:
+    """The targets that were named; [None] stands for the device at hand.
+
+    Whoever names one wants no device that is here: JAX then starts on the CPU.
+    """
+    named = [word.strip() for word in options.on.split(",") if word.strip()]
+    if named:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    return list(named) or [None]
+
+
+def load(name: str) -> Any:
+    """The object that "pkg.model:name" names.
+
+    Raises:
+        CommandError: There is none.
+    """
+    module, _, path = name.partition(":")
+    if not module or not path:
+        raise CommandError(f"{name!r} names no object of a module: write pkg.model:name")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise CommandError(f"cannot load {name}: {error}") from error
+    return found
+
+
+def arguments(name: str, size: int | None) -> tuple[Any, ...]:
+    """The step's arguments, for a size where there is one.
+
+    Raises:
+        CommandError: They are no tuple.
+    """
+    if not name:
+        return ()
+    found = load(name)
+    if callable(found):
+        found = found() if size is None else found(size)
+    if not isinstance(found, (tuple, list)):
+        raise CommandError(f"{name} gave a {type(found).__name__}, not a tuple of arguments")
+    return tuple(found)

@@ -1,0 +1,125 @@
+"""The commands fits, largest and budget, on a module in the working folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hbmwatch import Fit
+from tests.cli.support import run
+
+MODEL = """
+import jax
+import jax.numpy as jnp
+
+def step(x):
+    return x + 1
+
+def args_of(n):
+    return (jax.ShapeDtypeStruct((n, 512, 512), jnp.float32),)
+
+ARGS = args_of(2)
+NUMBER = 7
+"""
+MIB = 2**20
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module `preflight_model`, as the working folder."""
+    (tmp_path / "preflight_model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("preflight_model", None)
+
+
+STEP = ("preflight_model:step", "--args", "preflight_model:args_of")
+
+
+def test_fits_prints_a_verdict_and_the_report(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status is the verdict, and --html writes the page."""
+    arguments = (*STEP, "--size", "2", "--limit", "4MiB", "--html", "page.html")
+    status, out, _ = run(capsys, "fits", *arguments)
+
+    assert status == 0
+    assert out.startswith("cpu  fits cpu: needs 4 MiB, has 4 MiB, 0 B left; compiled\n\nhbmwatch:")
+    assert (model / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_fits_says_what_does_not_fit_as_json(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list with one verdict for each target; a value in the place of a function of the size."""
+    arguments = ("preflight_model:step", "--args", "preflight_model:ARGS", "--limit", "1MiB")
+    status, out, _ = run(capsys, "fits", *arguments, "--json")
+    (fit,) = map(Fit.from_dict, json.loads(out))
+
+    assert (status, fit.fits, fit.total_bytes) == (1, False, 4 * MIB)
+
+
+@pytest.mark.tpu
+def test_fits_shows_several_targets_as_a_table(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each target, the names aligned, and no report."""
+    arguments = (*STEP, "--size", "2", "--on", "v5e,v5e:2x2", "--proof", "assigned")
+    status, out, _ = run(capsys, "fits", *arguments)
+
+    assert status == 0
+    assert [line[:18] for line in out.splitlines()] == ["v5e      fits v5e:", "v5e:2x2  fits v5e:"]
+
+
+def test_largest_prints_the_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence, and the same as JSON."""
+    arguments = ("largest", *STEP, "--limit", "5MiB", "--proof", "assigned", "--start", "2")
+    status, out, _ = run(capsys, *arguments)
+    assert (status, out.splitlines()[0][:35]) == (0, "2 is the largest found for cpu. 2 f")
+
+    _, out, _ = run(capsys, *arguments, "--json")
+    (found,) = json.loads(out)
+    assert (found["size"], found["next_size"]) == (2, 3)
+
+
+def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stored, as before, grown by more than was allowed, and the line that grew."""
+    budget = ("budget", "--baseline", "hbm.json", "--cache", "cache")
+    status, out, err = run(capsys, *budget)
+    assert (status, err) == (3, "hbmwatch: hbm.json has no steps: name one, with --update\n")
+
+    # The CPU has no limit, so the verdict is not known, and that is no budget.
+    status, out, _ = run(capsys, *budget, *STEP, "--size", "2", "--update")
+    assert (status, out[:15]) == (1, "step(2) is new:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fits", "nowhere:step"), "cannot load nowhere:step: No module named 'nowhere'"),
+        (("fits", "preflight_model"), "'preflight_model' names no object of a module"),
+        (("fits", *STEP[:2], "preflight_model:NUMBER"), "gave a int, not a tuple of arguments"),
+        (("fits", *STEP, "--size", "1", "--on", "v99"), "no target 'v99'"),
+        (("largest", STEP[0]), "largest needs --args: a function of the size"),
+        (
+            ("budget", "--baseline", "b.json", "--fail-on-increase", "much"),
+            "'much' is neither a share",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_a_sentence(
+    model: Path,
+    arguments: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On stderr, with status 3."""
+    status, _, err = run(capsys, *arguments)
+
+    assert status == 3
+    assert said in err

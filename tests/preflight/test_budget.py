@@ -1,0 +1,122 @@
+"""A step beside what a baseline has of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hbmwatch import Fit, OomReport, PeakOp
+from hbmwatch._preflight.budget import (
+    Budgeted,
+    Entry,
+    Tolerance,
+    load_baseline,
+    save_baseline,
+)
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.peak import PeakSummary
+
+MIB, GIB = 2**20, 2**30
+VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
+
+
+def summary(*ops: PeakOp) -> PeakSummary:
+    """The peak of these buffers."""
+    total = sum(op.size_bytes for op in ops)
+    heap = np.array([total], dtype=np.int64)
+    return PeakSummary("jit_step", 1, "hbm", total, total, 0, heap, 0, 0, 0, total, total, 0, ops)
+
+
+def fit(*sizes: tuple[str, int], fits: bool = True, versions: dict[str, str] = VERSIONS) -> Fit:
+    """A verdict on a step whose lines hold so many bytes at the peak."""
+    ops = [
+        PeakOp(f"dot.{n}", "dot", "dot_general", size_bytes=size, kind="temporary", source=source)
+        for n, (source, size) in enumerate(sizes)
+    ]
+    report = OomReport(OomMessage(""), summary(*ops), versions=versions)
+    peak = sum(size for _, size in sizes)
+    return Fit(fits, peak, peak, 16126 * MIB, "v5e", "assigned", report)
+
+
+BEFORE = fit(("steps.py:48", 4 * GIB), ("steps.py:61", 2 * GIB))
+GROWN = fit(("steps.py:48", 4 * GIB + 256 * MIB), ("steps.py:61", 2 * GIB))
+
+
+def test_the_lines_that_grew_are_named() -> None:
+    """From what to what, by how much, and where."""
+    assert str(Budgeted("train_step", GROWN, BEFORE)) == (
+        "train_step on v5e: 6.00 GiB -> 6.25 GiB at the peak, +256 MiB; +256 MiB at steps.py:48"
+    )
+    assert str(Budgeted("train_step", BEFORE, BEFORE)) == (
+        "train_step on v5e: 6.00 GiB at the peak, as before"
+    )
+    assert str(Budgeted("train_step", BEFORE)).startswith("train_step is new: fits v5e:")
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "over"),
+    [(None, False), ("0%", True), ("4%", True), ("5%", False), ("255MiB", True), ("256MiB", False)],
+)
+def test_an_increase_is_measured_against_the_tolerance(tolerance: str | None, over: bool) -> None:
+    """256 MiB of 6 GiB are 4.2 %; without a tolerance nothing fails that fits."""
+    read = None if tolerance is None else Tolerance.read(tolerance)
+
+    assert Budgeted("s", GROWN, BEFORE).is_over(read) is over
+    assert not Budgeted("s", BEFORE, GROWN).is_over(read)
+    assert not Budgeted("s", GROWN).is_over(read)
+
+
+def test_what_does_not_fit_is_over_without_a_tolerance() -> None:
+    """Also where it is new, or where it did not fit before."""
+    over = dataclasses.replace(GROWN, fits=False, error="refused")
+
+    assert Budgeted("s", over).is_over(None)
+    assert Budgeted("s", over, over).is_over(None)
+    assert "Does not fit v5e" in str(Budgeted("s", over, BEFORE))
+
+
+def test_another_version_is_no_regression() -> None:
+    """The growth is shown, and the versions are named as its cause."""
+    newer = dataclasses.replace(
+        GROWN, report=dataclasses.replace(GROWN.report, versions={**VERSIONS, "jax": "0.12.0"})
+    )
+    found = Budgeted("s", newer, BEFORE)
+
+    assert not found.is_over(Tolerance.read("0%"))
+    assert found.new_versions == {"jax": ("0.10.2", "0.12.0")}
+    assert str(found).endswith("Not a regression: the versions changed (jax 0.10.2 -> 0.12.0)")
+
+
+def test_a_baseline_comes_back_from_its_file(tmp_path: Path) -> None:
+    """Every step, with its report."""
+    entries = [
+        Entry("pkg.model:step", "pkg.model:args_of", 16, "v5e", "assigned", BEFORE),
+        Entry("pkg.model:step", "", None, "", "compiled", GROWN),
+    ]
+    save_baseline(tmp_path / "hbm.json", entries)
+
+    assert load_baseline(tmp_path / "hbm.json") == entries
+    assert [one.name for one in entries] == ["step(16)", "step"]
+    assert load_baseline(tmp_path / "none.json") == []
+
+
+@pytest.mark.parametrize("values", [[], {"schema": 9}, {"schema": 1, "steps": [{"step": "x"}]}])
+def test_a_file_that_is_no_baseline_is_refused(values: object, tmp_path: Path) -> None:
+    """A ValueError, whatever is in it."""
+    (tmp_path / "hbm.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError):
+        load_baseline(tmp_path / "hbm.json")
+
+
+@pytest.mark.parametrize("text", ["", "2", "-1MiB", "two percent"])
+def test_a_tolerance_is_a_share_or_a_size(text: str) -> None:
+    """The rest is refused; a bare number is bytes."""
+    if text == "2":
+        assert Tolerance.read(text) == Tolerance(size_bytes=2)
+        return
+    with pytest.raises(ValueError, match="neither a share"):
+        Tolerance.read(text)
