@@ -12,6 +12,7 @@ import pytest
 from tests.cli.support import run
 
 
+@pytest.mark.slow
 def test_a_saved_report_is_compared_with_a_profile(
     capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_ordinary_buffers_get_the_aggregate_alone() -> None:
     assert "over the limit" in finding.title
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_no_batch_is_named_where_none_would_fit() -> None:
     """Where the bytes that do not scale exceed the limit, the aggregate names no batch."""

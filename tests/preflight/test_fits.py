@@ -51,6 +51,7 @@ def test_what_does_not_fit_a_tpu_is_refused_by_its_compiler() -> None:
     assert json.loads(json.dumps(fit.to_dict()))["fits"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_by_assignment_the_figures_are_those_of_the_whole_compile() -> None:
     """Stopped at the buffer assignment, peak and total are the same to the byte."""
@@ -73,6 +74,7 @@ def test_a_gpus_limit_is_assumed() -> None:
     assert "0.5 of the card's memory, assumed" in str(fit)
 
 
+@pytest.mark.slow
 def test_without_a_target_it_is_the_backend_at_hand() -> None:
     """On the CPU nothing says what fits; with a limit it is decided."""
     unknown = fits(add_one, x_of(1))

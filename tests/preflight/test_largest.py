@@ -29,6 +29,7 @@ def rows(n: int) -> tuple[Any, ...]:
     return (jax.ShapeDtypeStruct((n, 512, 512), jnp.float32),)
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_on_a_tpu_both_ends_are_proved_by_its_compiler() -> None:
     """16126 MiB hold 8062 rows of 2 MiB with their code, and the compiler refuses 8063."""
@@ -43,6 +44,7 @@ def test_on_a_tpu_both_ends_are_proved_by_its_compiler() -> None:
     assert json.loads(json.dumps(result.to_dict()))["size"] == 8062
 
 
+@pytest.mark.slow
 def test_a_limit_of_ones_own_and_multiples() -> None:
     """On the CPU, which has no limit: 10 MiB hold 5 rows, and 4 as a multiple of 2."""
     tried: list[int] = []
@@ -55,6 +57,7 @@ def test_a_limit_of_ones_own_and_multiples() -> None:
     assert str(result).startswith("4 is the largest multiple of 2 found for cpu.")
 
 
+@pytest.mark.slow
 def test_symbolic_dimensions_stand_for_the_size() -> None:
     """A shape with one symbolic dimension is a function of the size."""
     (b,) = jax.export.symbolic_shape("b")

@@ -123,6 +123,7 @@ def test_one_name_for_several_modules_is_ambiguous(tmp_path: Path) -> None:
     assert load_peak_summary(tmp_path, module="jit_other").program_id == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_hosts_with_different_programs_of_one_name(tmp_path: Path, reader: Reader) -> None:
     """GPU ids are small counters: jit_train_step(4) of two hosts are told apart by a number."""
@@ -198,6 +199,7 @@ def test_choices_that_there_are_not_are_value_errors(tmp_path: Path) -> None:
         load_peak_summary(tmp_path, reader="x")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_every_memory_space_can_be_asked_for(tmp_path: Path, reader: Reader) -> None:
     """VMEM of a program that prefetches to it, with buffers that HBM does not have."""

@@ -36,6 +36,7 @@ def act(browser: Any, action: str) -> None:
     browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_buffers_are_a_small_document(show: Show) -> None:
     """Only visible rows, a few hundred tiles and one step per pixel become elements or paths."""
     browser = show(large_report(COUNT))
