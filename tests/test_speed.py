@@ -1,7 +1,7 @@
 """Ratios of processor time beside a stored base; `pytest -m benchmark -n0` runs them.
 
 A ratio compares two pieces of work of one run, so that it does not depend on the machine. The base
-is in benchmarks/base.json; HBMWATCH_UPDATE_BASE=1 writes it anew.
+is in benchmarks/base.json; HBMWATCH_UPDATE_BASE=1 rewrites it.
 """
 
 from __future__ import annotations
