@@ -77,7 +77,7 @@ def by_kind(ops: Sequence[PeakOp]) -> list[str]:
     """Bytes at the peak by kind of buffer, most first, and the padding in them."""
     totals: dict[str, int] = {}
     for op in ops:
-        name = _PLURALS.get(op.kind, kind_name(op.kind)) if op.instruction else "small buffers"
+        name = _PLURALS.get(op.kind) or kind_name(op.kind) if op.instruction else "small buffers"
         totals[name] = totals.get(name, 0) + op.size_bytes
     totals = dict(sorted(totals.items(), key=lambda item: -item[1]))
     totals["padding"] = sum(op.padding_bytes for op in ops if op.instruction)

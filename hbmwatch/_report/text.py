@@ -147,19 +147,18 @@ def _program_lines(report: ReportData, summary: PeakSummary, top: int) -> list[s
     devices = report.device.device_count if report.device else 1
     per = f" on each of {devices} devices" if devices > 1 else ""
     head = f"  Peak of {clean(summary.module, 50)}: {format_size(summary.peak_bytes)}{per}"
-    arguments = [(count, op) for count, op in summary.grouped() if op.path]
-    named = [
-        f"{name_and_source(op, count > 1)[0]} {without_layout(op.shape)}" for count, op in arguments
-    ]
-    more = sum(count for count, _ in arguments[3:])
-    named[3:] = [f"{more} more"] if more else []
+    groups = summary.grouped()
+    arguments = [(count, op) for count, op in groups if op.path]
+    shown, others = arguments[:3], arguments[3:]
+    named = [f"{name_and_source(op, n > 1)[0]} {without_layout(op.shape)}" for n, op in shown]
+    named += [f"{sum(count for count, _ in others)} more"] if others else []
     point = program_point(summary.peak_position, len(summary.heap_bytes))
     lines = [f"{head}{point}", *packed(by_kind(summary.ops), indent=4)]
     lines += _wrapped(clean(f"arguments: {', '.join(named)}", 2 * WIDTH)) if arguments else []
     space = (
         "" if summary.memory_space == "hbm" else f" in {memory_space_name(summary.memory_space)}"
     )
-    return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(summary.grouped(), top)]
+    return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(groups, top)]
 
 
 def _finding_lines(findings: Sequence[Finding]) -> list[str]:
