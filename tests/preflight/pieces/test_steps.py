@@ -48,7 +48,7 @@ def block(x: Any, w: Any) -> Any:
 
 def weights(*layers: int) -> Any:
     """The weights of one layer, or of stacked ones."""
-    heads = {name: (8, 2, 4) for name in "qkv"}
+    heads = dict.fromkeys("qkv", (8, 2, 4))
     shapes = {**heads, "o": (2, 4, 8), "up": (8, 16), "down": (16, 8)}
     return {name: normal(*layers, *shape) for name, shape in shapes.items()}
 
@@ -146,7 +146,7 @@ def linen() -> Step:
     nn = pytest.importorskip("flax.linen")
 
     class Net(nn.Module):  # type: ignore[misc, name-defined]
-        @nn.compact  # type: ignore[misc]
+        @nn.compact  # type: ignore[untyped-decorator]
         def __call__(self, x: Any) -> Any:
             x = nn.BatchNorm(use_running_average=False)(nn.Dense(8)(x))
             return nn.Dense(3)(nn.Dropout(0.5, deterministic=False)(nn.relu(x)))
