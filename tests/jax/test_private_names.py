@@ -25,6 +25,7 @@ X = jnp.ones(4)
 LOWERED = jax.jit(lambda x, unused: {"y": x + 1}).lower(X, X)
 COMPILED = LOWERED.compile()
 COMPILED(X, X)
+EQUATION: Any = jax.make_jaxpr(lambda x: x + 1)(X).jaxpr.eqns[0]
 
 # Names that not every supported version has: jax 0.7 moved the devices.
 MOVED = jax.__version_info__ >= (0, 7)
@@ -34,6 +35,11 @@ ABSENT = {"compile_args['device_assignment']" if MOVED else "MeshComputation._de
 def module(name: str) -> Any:
     """A module of JAX."""
     return importlib.import_module(name)
+
+
+def source_info() -> Any:
+    """The module that keeps the user's frames."""
+    return module("jax._src.source_info_util")
 
 
 def lowering() -> Any:
@@ -83,6 +89,12 @@ NAMES: dict[str, Callable[[], object]] = {
     "ModuleContext.get_backend": lambda: (
         module("jax._src.interpreters.mlir").ModuleContext.get_backend
     ),
+    "source_info_util.user_context": lambda: source_info().user_context,
+    "source_info_util.current_name_stack": lambda: source_info().current_name_stack(),
+    "JaxprEqn.source_info.traceback": lambda: EQUATION.source_info.traceback,
+    "JaxprEqn.source_info.name_stack": lambda: EQUATION.source_info.name_stack,
+    "JaxprEqn.ctx.manager": lambda: EQUATION.ctx.manager,
+    "Primitive.get_bind_params": lambda: EQUATION.primitive.get_bind_params({}),
     "mlir.module_to_bytecode": lambda: module("jax._src.interpreters.mlir").module_to_bytecode,
     "_DimExpr._get_vars": lambda: dimension()._get_vars(),
     "_DimExpr._evaluate": lambda: dimension()._evaluate({"b": 2}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,9 +16,18 @@ from hbmwatch._preflight import pieces
 from tests.preflight.pieces.evaluate import evaluate
 from tests.preflight.pieces.grammar import Code, arguments, codes, function
 
-EXAMPLES = int(os.environ.get("HBMWATCH_PIECES_EXAMPLES", "60"))
-CUTS = 6
-OUTCOMES: Counter[str] = Counter()
+# One example is one cut of one program.
+EXAMPLES = int(os.environ.get("HBMWATCH_PIECES_EXAMPLES", "240"))
+CUTS = 8
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where and how a program is cut."""
+
+    seed: pieces.Seed
+    n: int
+    strided: bool
 
 
 def flat(args: Any) -> list[Any]:
@@ -44,42 +54,52 @@ def differ(expected: Any, actual: Any) -> str | None:
     return None if error <= 1e-5 else f"off by {error:.1e} of {scale:.1e}"
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=EXAMPLES <= 60,
-    database=None,
-)
-@given(codes(), st.integers(0, 1000), st.integers(2, 5))
-def test_a_program_in_pieces_has_the_same_values(code: Code, which: int, n: int) -> None:
-    """Each seed, contiguous and strided, gives the values of the whole program or is refused."""
-    args = arguments(code)
-    closed = jax.make_jaxpr(function(code))(args)
-    values = flat(args)
-    expected = evaluate(closed, values)
+def outcome_of(closed: Any, values: list[Any], expected: list[Any], cut: Cut) -> str:
+    """How the program runs in the pieces of one cut. It fails where the values differ."""
+    try:
+        rewritten = pieces.rewrite(closed, cut.seed, cut.n, strided=cut.strided)
+    except pieces.Refused:
+        return "refused"
+    actual = evaluate(rewritten.jaxpr, values)
+    found = [differ(*pair) for pair in zip(expected, actual, strict=True)]
+    assert not any(found), (cut, found)
+    weak = [aval.weak_type for aval in rewritten.jaxpr.out_avals]
+    assert weak == [aval.weak_type for aval in closed.out_avals]
+    return "made whole" if rewritten.reasons else "in pieces"
+
+
+def cuts_of(closed: Any, first: int, n: int) -> list[Cut]:
+    """Some cuts of a program: blocks and strided pieces, and a shorter last piece."""
     seeds = pieces.seeds(closed, most=1000)
+    cuts = []
     for k in range(min(CUTS, len(seeds))):
-        seed = seeds[(which + k * 7) % len(seeds)]
+        seed = seeds[(first + k * 7) % len(seeds)]
         count = min(n + k % 2, seed.size)
-        strided = bool(k % 3 == 2 and seed.size % count == 0)
-        try:
-            rewritten = pieces.rewrite(closed, seed, count, strided=strided)
-        except pieces.Refused:
-            OUTCOMES["refused"] += 1
-            continue
-        OUTCOMES["one stage" if rewritten.stages == 1 else "more stages"] += 1
-        OUTCOMES["something made whole"] += bool(rewritten.reasons)
-        actual = evaluate(rewritten.jaxpr, values)
-        found = [differ(*pair) for pair in zip(expected, actual, strict=True)]
-        assert not any(found), (seed, count, strided, found)
-        assert [a.weak_type for a in rewritten.jaxpr.out_avals] == [
-            a.weak_type for a in closed.out_avals
-        ]
+        cuts.append(Cut(seed, count, k % 3 == 2 and seed.size % count == 0))
+    return cuts
 
 
-def test_most_programs_run_in_pieces() -> None:
-    """The property above is not kept by refusing everything."""
-    ran = OUTCOMES["one stage"] + OUTCOMES["more stages"]
+def test_a_program_in_pieces_has_the_same_values() -> None:
+    """Each cut of a random program gives the values of the whole program, or is refused."""
+    outcomes: Counter[str] = Counter()
 
-    assert ran > OUTCOMES["refused"]
+    @settings(
+        max_examples=-(-EXAMPLES // CUTS),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+        database=None,
+    )
+    @given(codes(), st.integers(0, 1000), st.integers(2, 5))
+    def check(code: Code, first: int, n: int) -> None:
+        args = arguments(code)
+        closed = jax.make_jaxpr(function(code))(args)
+        values = flat(args)
+        expected = evaluate(closed, values)
+        for cut in cuts_of(closed, first, n):
+            outcomes[outcome_of(closed, values, expected, cut)] += 1
+
+    check()
+    print(dict(outcomes))
+    # The property is not kept by refusing everything.
+    assert outcomes["in pieces"] + outcomes["made whole"] > outcomes["refused"] / 4
