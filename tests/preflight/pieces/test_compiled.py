@@ -30,8 +30,8 @@ def arguments() -> tuple[Any, ...]:
     """A batch of 512 rows, and 2048 words."""
     random = np.random.RandomState(0)
     params = {"w": random.randn(16, 16), "head": random.randn(16, 2048) * 0.1}
-    x, y = random.randn(512, 16), random.randint(0, 2048, 512)
-    return jax.tree.map(jnp.float32, (params, x)) + (jnp.int32(y),)
+    rows, targets = random.randn(512, 16), random.randint(0, 2048, 512)
+    return jax.tree.map(np.float32, params), np.float32(rows), np.int32(targets)
 
 
 def test_the_temporaries_shrink_and_the_values_stay() -> None:
