@@ -54,7 +54,7 @@ def capture(message: OomMessage, failed: FailedCall, lowered: Any | None) -> Cap
     found, reasons = None, []
     try:
         modules = read_modules(profiler.collect())
-        program, note = _find(modules, names, message, failed, lowered)
+        program, note = _choose_program(modules, names, message, failed, lowered)
         found = _captured(program, modules[program.name], note)
     except (Unavailable, ProfileError) as error:
         reasons.append(str(error))
@@ -113,7 +113,7 @@ def _lowered_name(lowered: Any | None) -> str:
         return ""
 
 
-def _find(
+def _choose_program(
     modules: Mapping[str, bytes],
     names: tuple[str, ...],
     message: OomMessage,
@@ -218,8 +218,8 @@ def _allocates(program: Program, message: OomMessage) -> bool | None:
         # Compilers before 2026 leave the arguments out.
         sizes, asked, name = [total, total - arguments], message.used_bytes, "used_bytes"
     else:
-        own = [a for a in allocations if not a.is_entry_computation_parameter]
-        sizes, name = [a.size for a in own], "requested_bytes"
+        sizes = [a.size for a in allocations if not a.is_entry_computation_parameter]
+        name = "requested_bytes"
         asked = message.requested_bytes or 0
     rounding = message.resolution_bytes.get(name, 0)
     return any(abs(size - asked) <= rounding for size in sizes)

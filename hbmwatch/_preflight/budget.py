@@ -11,7 +11,7 @@ from typing import Any
 
 from hbmwatch._preflight.assigned import Proof
 from hbmwatch._preflight.verdicts import Fit
-from hbmwatch._records.sizes import format_size, read_size
+from hbmwatch._records.sizes import format_change, format_size, read_size
 from hbmwatch._report.diff import changes
 
 SCHEMA = 1
@@ -103,7 +103,7 @@ class Budgeted:
         line = f"{head}: {format_size(old)} -> {format_size(new)} at the peak"
         if self.delta_bytes:
             where = "".join(f", {text}" for text in self._grown())
-            line += f", {_signed(self.delta_bytes)}{';' if where else ''}{where[1:]}"
+            line += f", {format_change(self.delta_bytes)}{';' if where else ''}{where[1:]}"
         else:
             line = f"{head}: {format_size(new)} at the peak, as before"
         if self.new_versions:
@@ -120,7 +120,7 @@ class Budgeted:
         if before is None or after is None:
             return []
         found = [one for one in changes(before, after) if one.source and one.delta_bytes > 0]
-        return [f"{_signed(one.delta_bytes)} at {one.source}" for one in found[:_SHOWN]]
+        return [f"{format_change(one.delta_bytes)} at {one.source}" for one in found[:_SHOWN]]
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON-able values."""
@@ -134,10 +134,6 @@ class Budgeted:
             "new_versions": {name: list(pair) for name, pair in self.new_versions.items()},
             "text": str(self),
         }
-
-
-def _signed(size_bytes: int) -> str:
-    return f"{'+' if size_bytes >= 0 else ''}{format_size(size_bytes)}"
 
 
 # --- the baseline ---------------------------------------------------------------------------------

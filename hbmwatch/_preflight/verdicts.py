@@ -205,19 +205,19 @@ class Largest:
 
     def _proved(self) -> list[str]:
         """What the two ends of the search rest on."""
-        said = []
+        sentences = []
         if self.size is not None:
             left = self.fit.left_bytes
             room = "" if left is None else f", {format_size(left)} left"
             how = "compiled" if self.fit.proof == "compiled" else "by buffer assignment"
-            said.append(f"{self.size} fits ({how}{room}).")
+            sentences.append(f"{self.size} fits ({how}{room}).")
         over = self.tried.get(self.next_size) if self.next_size is not None else None
         if over is not None:
             left = over.left_bytes
             by = f", {format_size(-left)} over" if left is not None and left < 0 else ""
             how = "compiled" if over.proof == "compiled" else "by buffer assignment"
-            said.append(f"{self.next_size} does not ({how}{by}).")
-        return said
+            sentences.append(f"{self.next_size} does not ({how}{by}).")
+        return sentences
 
     def _sawtooth(self) -> list[str]:
         """That sizes fit again above one that does not."""

@@ -65,17 +65,19 @@ class Verification:
     def measured(self, finding: Finding) -> Finding:
         """The finding with what was measured in place of what was derived.
 
-        A finding of which nothing could be measured comes back as it is.
+        A finding is returned unchanged where the peaks could not be measured.
         """
         if self.saves_bytes is None or self.peak_bytes is None:
             return finding
         fits = {True: "fits", False: "still does not fit", None: "compiles"}[self.fits]
-        said = f"; measured: with {self.change} it {fits}, the peak {format_size(self.peak_bytes)}"
+        result = (
+            f"; measured: with {self.change} it {fits}, the peak {format_size(self.peak_bytes)}"
+        )
         return dataclasses.replace(
             finding,
             saves_bytes=self.saves_bytes,
             certainty="measured",
-            evidence=finding.evidence + said,
+            evidence=finding.evidence + result,
         )
 
     def __str__(self) -> str:

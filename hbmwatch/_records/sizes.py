@@ -75,6 +75,11 @@ def format_size(size_bytes: int) -> str:
     return f"{'-' if size_bytes < 0 else ''}{number} {_UNITS[power]}"
 
 
+def format_change(size_bytes: int) -> str:
+    """A difference of two sizes, with its sign: "+1.50 GiB", "-256 MiB", "+0 B"."""
+    return f"{'+' if size_bytes >= 0 else ''}{format_size(size_bytes)}"
+
+
 def _number(magnitude: int, power: int) -> str:
     """A size over 1024**power: two decimals from GiB on, else up to three digits."""
     scaled = magnitude / 1024**power

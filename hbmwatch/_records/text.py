@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.sizes import format_size
 
 if TYPE_CHECKING:
     from hbmwatch._records.peak_op import PeakOp
 
 WIDTH = 99
-_SPACES = {"hbm": "HBM", "vmem": "VMEM", "smem": "SMEM", "cmem": "CMEM", "host": "host memory"}
+_SPACES = {"hbm": "HBM", "host": "host memory"} | {name: name.upper() for name in ON_CHIP}
 SMALL_BUFFERS = "buffers smaller than 16 KiB, combined"
 _PLURALS = {
     "parameter": "arguments",

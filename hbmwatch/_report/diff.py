@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hbmwatch._records.sizes import format_size
+from hbmwatch._records.sizes import format_change, format_size
 from hbmwatch._records.text import (
     SMALL_BUFFERS,
     clean,
@@ -158,7 +158,7 @@ def diff_text(before: PeakSummary, after: PeakSummary, top: int) -> str:
         top: The number of changes to show.
     """
     module = after.module if after.module == before.module else f"{before.module}, {after.module}"
-    grown = _signed(after.peak_bytes - before.peak_bytes)
+    grown = format_change(after.peak_bytes - before.peak_bytes)
     head = (
         f"Peak of {clean(module, 60)}: {format_size(before.peak_bytes)} -> "
         f"{format_size(after.peak_bytes)} ({grown})"
@@ -170,13 +170,9 @@ def diff_text(before: PeakSummary, after: PeakSummary, top: int) -> str:
     lines = [head, *_totals(before, after), "  Changes at the peak", *_table(rows)]
     rest = found[top:]
     if rest:
-        size = _signed(sum(change.delta_bytes for change in rest))
+        size = format_change(sum(change.delta_bytes for change in rest))
         lines.append(f"    and {len(rest)} more ({size})")
     return "\n".join(lines)
-
-
-def _signed(size_bytes: int) -> str:
-    return f"{'+' if size_bytes >= 0 else ''}{format_size(size_bytes)}"
 
 
 def _totals(before: PeakSummary, after: PeakSummary) -> list[str]:
@@ -186,13 +182,13 @@ def _totals(before: PeakSummary, after: PeakSummary) -> list[str]:
         old, new = getattr(before, field), getattr(after, field)
         if old != new:
             sizes = f"{format_size(old)} -> {format_size(new)}"
-            lines.append(f"  {name}: {sizes} ({_signed(new - old)})")
+            lines.append(f"  {name}: {sizes} ({format_change(new - old)})")
     return lines
 
 
 def _row(change: Change) -> tuple[str, ...]:
     return (
-        _signed(change.delta_bytes),
+        format_change(change.delta_bytes),
         f"{_count(change.before)} -> {_count(change.after)}",
         kind_name(change.kind),
         clean(change.name, 34),

@@ -20,6 +20,7 @@ from hbmwatch._jax import compiles
 from hbmwatch._jax.errors import is_mosaic_error
 from hbmwatch._jax.executable import direct_call, hlo_module
 from hbmwatch._jax.lowering import LoweringDetails, lowering_details
+from tests.test_layers import MODULES, foreign_private_names
 
 X = jnp.ones(4)
 LOWERED = jax.jit(lambda x, unused: {"y": x + 1}).lower(X, X)
@@ -101,6 +102,9 @@ NAMES: dict[str, Callable[[], object]] = {
     "xla_client.make_tfrt_tpu_c_api_device_topology": lambda: (
         module("jaxlib.xla_client").make_tfrt_tpu_c_api_device_topology
     ),
+    "xla_client.DeviceTopology._make_compile_only_devices": lambda: (
+        module("jaxlib._jax").DeviceTopology._make_compile_only_devices
+    ),
     "xla_client.load_pjrt_plugin_dynamically": lambda: (
         module("jaxlib.xla_client").load_pjrt_plugin_dynamically
     ),
@@ -116,6 +120,14 @@ NAMES: dict[str, Callable[[], object]] = {
 def test_a_private_name_is_there(name: str) -> None:
     """This version of JAX has it."""
     assert NAMES[name]() is not None
+
+
+def test_every_private_name_that_is_read_is_in_the_table() -> None:
+    """What the package reads of JAX's objects with a leading underscore has a test above."""
+    read = {name for module in MODULES for name in foreign_private_names(module)}
+    of_python = {"_exit"}
+
+    assert sorted(name for name in read - of_python if not any(name in key for key in NAMES)) == []
 
 
 @pytest.mark.parametrize("name", sorted(ABSENT))

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hbmwatch._records.sizes import COUNT, SIZE, Size, format_size, read_size
+from hbmwatch._records.sizes import (
+    COUNT,
+    SIZE,
+    Size,
+    format_change,
+    format_size,
+    read_size,
+)
 
 K, M, G, T, E = 2**10, 2**20, 2**30, 2**40, 2**60
 
@@ -151,4 +158,15 @@ def test_a_size_is_printed_for_a_person() -> None:
         "256 MiB",
         "15.75 GiB",
         "-3 MiB",
+    ]
+
+
+def test_a_change_is_printed_with_its_sign() -> None:
+    """No change is "+0 B"."""
+    changes = (0, 3 * M // 2, -256 * M, G)
+    assert [format_change(change) for change in changes] == [
+        "+0 B",
+        "+1.5 MiB",
+        "-256 MiB",
+        "+1.00 GiB",
     ]

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hbmwatch import DeviceMemory, OomMessage, OomReport, PeakOp
-from hbmwatch._records.text import clean
+from hbmwatch._records.memory_spaces import ON_CHIP
+from hbmwatch._records.text import clean, memory_space_name
 from hbmwatch._report.text import headline
 
 # Each <case>.json is a report that a real failure gave, and <case>.txt how it reads.
@@ -54,6 +55,14 @@ def test_foreign_text_comes_out_harmless(text: str, width: int) -> None:
 
     assert len(shown) <= width
     assert not any(ord(c) < 32 or c in "\x7f\x1b\u202e\u2066\u200b" for c in shown)
+
+
+def test_a_memory_space_has_the_name_of_xla_s_documentation() -> None:
+    """On-chip memory is written in capitals; a space that is not known keeps its name."""
+    known = {"hbm": "HBM", "host": "host memory", **{name: name.upper() for name in ON_CHIP}}
+
+    assert {name: memory_space_name(name) for name in known} == known
+    assert memory_space_name("sparsecore") == "sparsecore"
 
 
 HOSTILE = "\x1b[31m\u202e{0}%s<script>\r\n" + "x" * 10_000
