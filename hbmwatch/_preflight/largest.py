@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable
 from types import MappingProxyType
@@ -17,7 +16,6 @@ from hbmwatch._preflight.targets import resolve
 from hbmwatch._preflight.verdicts import Fit, Largest
 
 _PROBES = (1.04, 1.12, 1.25, 1.5)
-_REMATERIALIZED = ".remat"
 
 
 def largest(
@@ -211,29 +209,18 @@ def _is_proved(tries: Tries, bracket: Bracket) -> bool:
 
 
 def _probe(tries: Tries, bracket: Bracket, first: int, most: int | None) -> bool:
-    """Try a few larger sizes where memory may have fallen again; whether one of them fits.
+    """Try a few larger sizes, as memory may have fallen again; whether one of them fits.
 
-    XLA rematerializes near the limit, and each time it does the curve falls.
+    XLA rematerializes where a program comes near to the memory of the device, and each time it does
+    the curve falls. With the probes, the search takes half the tries of halving at most.
     """
-    if bracket.high is None or not _is_sawtooth(tries, bracket):
+    if bracket.high is None:
         return False
-    saved = halving_tries(bracket.low, first) - len(tries.fits)
-    for factor in _PROBES[: max(0, saved)]:
+    left = halving_tries(bracket.low, first) // 2 - len(tries.fits)
+    for factor in _PROBES[: max(0, left)]:
         unit = round(bracket.high * factor)
         if unit in tries.fits or (most is not None and unit > most):
             continue
         if tries.point(unit).fits:
             return True
     return False
-
-
-def _is_sawtooth(tries: Tries, bracket: Bracket) -> bool:
-    """Whether XLA rematerialized at the boundary, or a total fell while the size grew."""
-    totals = [fit.total_bytes for _, fit in sorted(tries.fits.items()) if fit.total_bytes]
-    if any(after < before for before, after in itertools.pairwise(totals)):
-        return True
-    near = (tries.fits.get(unit) for unit in (bracket.low, bracket.high) if unit is not None)
-    summaries = (fit.report.summary for fit in near if fit is not None)
-    return any(
-        _REMATERIALIZED in op.instruction for summary in summaries if summary for op in summary.ops
-    )
