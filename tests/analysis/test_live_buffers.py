@@ -76,4 +76,4 @@ def test_nameless_loop_stacks_are_named_after_what_fills_them() -> None:
         if live.op.instruction in nameless and live.loop_buffer is not None
     }
     assert {"exp", "dot_general"} <= set(found)
-    assert set(found.values()) == {"base.py"}
+    assert set(found.values()) == {"base.py", "saved.py"}

@@ -11,7 +11,8 @@ from tests.hlo import MIB
 from tests.oom_programs import CASES, Case
 from tests.oom_programs.base import size
 
-pytestmark = pytest.mark.slow
+# Some of these compiles take minutes on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BF16 = 2
 
