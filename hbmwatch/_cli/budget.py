@@ -1,4 +1,4 @@
-"""`hbmwatch budget`: steps against a stored baseline, for a CI job without a device."""
+"""`hbmwatch budget`: compares steps with a stored baseline, for a CI job without a device."""
 
 from __future__ import annotations
 
@@ -26,30 +26,36 @@ if TYPE_CHECKING:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_step_options(parser, optional=True)
     parser.add_argument(
-        "--size", type=positive_number, metavar="N", help="what the function of --args is given"
+        "--size",
+        type=positive_number,
+        metavar="N",
+        help="the size that the function of --args is called with",
     )
     parser.add_argument(
-        "--baseline", required=True, metavar="FILE", help="where the steps and their peaks are kept"
+        "--baseline",
+        required=True,
+        metavar="FILE",
+        help="the file that stores the steps and their peaks",
     )
     parser.add_argument(
-        "--update", action="store_true", help="write what was measured into the baseline"
+        "--update", action="store_true", help="write the measured peaks into the baseline"
     )
     parser.add_argument(
         "--fail-on-increase",
         metavar="X",
-        help="end with status 1 where a peak grew by more than this, as 2%% or 64MiB",
+        help="exit with status 1 if a peak grew by more than this, such as 2%% or 64MiB",
     )
     parser.add_argument(
         "--proof",
         choices=("assigned", "compiled"),
         default="assigned",
-        help="compile a new step to the buffer assignment (default), or to the end",
+        help="compile a new step only to the buffer assignment (default), or to the end",
     )
     parser.add_argument(
         "--cache",
         metavar="FOLDER",
-        help="where verdicts are kept, so that an unchanged step is not compiled again; "
-        "'' keeps none (default: hbmwatch in the user's cache)",
+        help="a folder for verdicts, so that an unchanged step is not compiled again; "
+        "'' stores none (default: hbmwatch in the user's cache folder)",
     )
     add_json_option(parser)
 
@@ -69,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.step:
         wanted = [(options.step, options.args, options.size, on or "") for on in targets]
     if not wanted:
-        raise CommandError(f"{path} has no steps: name one, with --update")
+        raise CommandError(f"{path} has no steps: add one with MODULE:STEP and --update")
     found = []
     for key in wanted:
         entry, budgeted = _measured(key, known.get(key), options)
@@ -90,14 +96,14 @@ def _run(options: argparse.Namespace) -> int:
 def _measured(
     key: tuple[str, str, int | None, str], before: Entry | None, options: argparse.Namespace
 ) -> tuple[Entry, Budgeted]:
-    """A step as it is now, and beside what is stored."""
+    """A step, measured now, and compared with its stored verdict."""
     from hbmwatch._preflight.budget import Budgeted, Entry
     from hbmwatch._preflight.cache import cached_fit, default_folder
 
     step, args, size, on = key
     proof: Proof = options.proof if before is None else before.proof
     folder = default_folder() if options.cache is None else Path(options.cache or os.devnull)
-    with progress(f"compiling {step} for {on or 'the device at hand'}"):
+    with progress(f"compiling {step} for {on or 'this device'}"):
         try:
             fit = cached_fit(
                 steps.load(step),
@@ -116,7 +122,7 @@ def _measured(
 
 COMMAND = Command(
     name="budget",
-    purpose="compare the memory of steps with a stored baseline",
+    purpose="compare the peak memory of steps with a stored baseline",
     examples=(
         "hbmwatch budget pkg.model:step --args pkg.model:args_of --size 16 --on v5e \\\n"
         "      --baseline hbm.json --update",

@@ -1,4 +1,4 @@
-"""`hbmwatch fits`: whether a step fits devices that need not be here."""
+"""`hbmwatch fits`: whether a step fits a device, without the device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_step_options(parser)
     parser.add_argument(
-        "--size", type=positive_number, metavar="N", help="what the function of --args is given"
+        "--size",
+        type=positive_number,
+        metavar="N",
+        help="the size that the function of --args is called with",
     )
     steps.add_verdict_options(parser)
     parser.add_argument(
-        "--html", metavar="FILE", help="write the report as a page; one for each target"
+        "--html", metavar="FILE", help="also write an HTML report, one for each target"
     )
     add_json_option(parser)
 
@@ -40,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     step, args = steps.load(options.step), steps.arguments(options.args, options.size)
     found = []
     for on in targets:
-        with progress(f"compiling {options.step} for {on or 'the device at hand'}"):
+        with progress(f"compiling {options.step} for {on or 'this device'}"):
             try:
                 fit = fits(
                     step,
@@ -72,7 +75,7 @@ def _show(found: list[Fit], as_json: bool) -> None:
 
 
 def _save(fit: Fit, file: str, several: bool) -> None:
-    """Write the page; of several targets the name is in the file's name."""
+    """Write the page; with several targets, each file has its target in its name."""
     path = Path(file)
     if several:
         path = path.with_name(f"{path.stem}-{fit.target.replace(':', '-')}{path.suffix}")
@@ -84,7 +87,7 @@ def _save(fit: Fit, file: str, several: bool) -> None:
 
 COMMAND = Command(
     name="fits",
-    purpose="say whether a step fits a device that need not be here",
+    purpose="check whether a step fits a device, without the device",
     examples=(
         "hbmwatch fits pkg.model:step --args pkg.model:args_of --size 16 --on v5e,h100",
         "hbmwatch fits pkg.model:step --args pkg.model:ARGS --on v5e:4x4 --proof assigned",

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_step_options(parser)
     for name, what in (
-        ("--multiple-of", "try multiples of this only (default: 1)"),
-        ("--start", "begin here (default: the smallest)"),
-        ("--at-most", "try nothing larger"),
+        ("--multiple-of", "try only multiples of this (default: 1)"),
+        ("--start", "the first size to try (default: the smallest)"),
+        ("--at-most", "the largest size to try (default: no limit)"),
     ):
         parser.add_argument(name, type=positive_number, metavar="N", help=what)
     steps.add_verdict_options(parser)
@@ -38,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     from hbmwatch._preflight.largest import largest
 
     if not options.args:
-        raise CommandError("largest needs --args: a function of the size")
+        raise CommandError("largest needs --args: a function that takes the size")
     step, args_of = steps.load(options.step), steps.load(options.args)
     found: list[Largest] = []
     for on in targets:

@@ -1,4 +1,4 @@
-"""The options by which a command takes a step: "pkg.model:step", its arguments, and the target."""
+"""Options that several commands share: the step ("pkg.model:step"), its arguments, the target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False)
         "step",
         metavar="MODULE:STEP",
         nargs="?" if optional else None,
-        help="the step, as pkg.model:train_step",
+        help="the step, such as pkg.model:train_step",
     )
     parser.add_argument(
         "--args",
@@ -31,7 +31,7 @@ def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False)
         "--on",
         metavar="TARGETS",
         default="",
-        help="what to compile for, as v5e, v5e:4x4 or v5e,h100 (default: the device at hand)",
+        help="targets to compile for: v5e, v5e:4x4 or v5e,h100 (default: this machine's device)",
     )
     parser.add_argument(
         "--timeout",
@@ -43,26 +43,29 @@ def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False)
 
 
 def add_verdict_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of what a verdict rests on: --proof, --limit and --memory-fraction."""
+    """Add the options that decide a verdict: --proof, --limit and --memory-fraction."""
     parser.add_argument(
         "--proof",
         choices=("compiled", "assigned"),
         default="compiled",
-        help="compile to the end (default), or to the buffer assignment, which takes seconds",
+        help="compile to the end (default), or only to the buffer assignment, which is faster",
     )
     parser.add_argument(
-        "--limit", type=size, metavar="SIZE", help="a limit in place of the device's, as 14GiB"
+        "--limit",
+        type=size,
+        metavar="SIZE",
+        help="a limit to use instead of the device's, such as 14GiB",
     )
     parser.add_argument(
         "--memory-fraction",
         type=float,
         metavar="X",
-        help="what share of a GPU's memory the step gets (default: 0.75, as in JAX)",
+        help="the share of a GPU's memory that the step gets (default: 0.75, as in JAX)",
     )
 
 
 def size(text: str) -> int:
-    """An argument that is a size; what else it is ends in a usage error."""
+    """An argument that is a size; anything else is a usage error."""
     found = read_size(text)
     if found is None or found.size_bytes < 1:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size")
@@ -70,9 +73,9 @@ def size(text: str) -> int:
 
 
 def targets(options: argparse.Namespace) -> list[str | None]:
-    """The targets that were named; [None] stands for the device at hand.
+    """The targets that --on names; [None] stands for this machine's device.
 
-    Whoever names one wants no device that is here: JAX then starts on the CPU.
+    With a target, no local device is needed, so JAX starts on the CPU.
     """
     named = [word.strip() for word in options.on.split(",") if word.strip()]
     if named:
@@ -84,11 +87,11 @@ def load(name: str) -> Any:
     """The object that "pkg.model:name" names.
 
     Raises:
-        CommandError: There is none.
+        CommandError: It cannot be loaded.
     """
     module, _, path = name.partition(":")
     if not module or not path:
-        raise CommandError(f"{name!r} names no object of a module: write pkg.model:name")
+        raise CommandError(f"{name!r} does not name an object in a module: write pkg.model:name")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -101,10 +104,10 @@ def load(name: str) -> Any:
 
 
 def arguments(name: str, size: int | None) -> tuple[Any, ...]:
-    """The step's arguments, for a size where there is one.
+    """The step's arguments, for a size if one is given.
 
     Raises:
-        CommandError: They are no tuple.
+        CommandError: They are not a tuple.
     """
     if not name:
         return ()
@@ -112,5 +115,5 @@ def arguments(name: str, size: int | None) -> tuple[Any, ...]:
     if callable(found):
         found = found() if size is None else found(size)
     if not isinstance(found, (tuple, list)):
-        raise CommandError(f"{name} gave a {type(found).__name__}, not a tuple of arguments")
+        raise CommandError(f"{name} gives {type(found).__name__}, not a tuple of arguments")
     return tuple(found)

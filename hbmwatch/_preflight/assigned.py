@@ -1,8 +1,8 @@
-"""A lowered step compiled for a target, to the end or to XLA's buffer assignment.
+"""Compiles a lowered step for a target, to the end or to XLA's buffer assignment.
 
 XLA writes the program with its buffer assignment before it generates code. A compile that is
-stopped there has the same peak and total as one to the end, for a fraction of the time. On a TPU
-that is not the last word: once the code is generated, it has to fit as well.
+stopped there has the same peak and total as a whole compile, in a fraction of the time. On a TPU
+the verdict can still change afterwards, because the generated code has to fit as well.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a compiler said of one program.
+    """A compiler's answer about one program.
 
     Attributes:
-        accepted: Whether the compiler took it; False where it refused it for want of memory, None
-            where it gave no answer (see error). A GPU compiler takes what fits no card.
-        proof: "compiled" where the compiler came to its own end, also where that is a refusal;
-            "assigned" where it was stopped at the buffer assignment.
-        program: The optimized program with its buffer assignment; None where it was not reached.
+        accepted: Whether the compiler accepted it; False if it rejected it for lack of memory, None
+            where it gave no answer (see error). A GPU compiler also accepts what fits
+            no card.
+        proof: "compiled" if the compiler finished, by accepting or by rejecting the program;
+            "assigned" if it was stopped at the buffer assignment.
+        program: The optimized program with its buffer assignment; None if it was not reached.
         summary: Its peak in HBM.
-        message: The refusal, read.
-        error: The compiler's error, or why there is no answer; "" where it accepted.
-        code_bytes: The size of the generated code; None where that is not known.
+        message: What the text of the rejection says.
+        error: The compiler's error, or why there is no answer; "" if it accepted.
+        code_bytes: The size of the generated code; None if unknown.
         cpu_seconds: Processor seconds of the compiler's process, its start included.
-        seconds: The time on the wall from the hand-over on.
+        seconds: Wall time from sending the program to the answer.
     """
 
     accepted: bool | None
@@ -62,7 +63,7 @@ class Compiled:
 
     @property
     def total_bytes(self) -> int | None:
-        """What the compiler allocates, without the code; None where it is not known."""
+        """What the compiler allocates, without the code; None if unknown."""
         return None if self.summary is None else self.summary.total_allocation_bytes
 
 
@@ -79,11 +80,11 @@ def compile_for(
 
     Args:
         lowered: A jax.stages.Lowered, lowered for the target's platform.
-        target: Where it is to run.
+        target: The target.
         proof: "assigned" stops at the buffer assignment, "compiled" goes to the end.
         timeout_s: Seconds until the child is killed.
-        compiler_options: XLA options, besides those of the step's own jit.
-        child: A child that was started before, while the step was lowered; it is used up.
+        compiler_options: XLA options, in addition to those of the step's own jit.
+        child: A child that was started while the step was lowered; it compiles once only.
 
     Raises:
         ValueError: The step runs on more devices than the target has.
@@ -105,7 +106,7 @@ def compile_request_for(
     timeout_s: float = 600.0,
     child: Child | None = None,
 ) -> Compiled:
-    """The same for what would be handed to the compiler.
+    """Compile a request for a target; see compile_for.
 
     Raises:
         ValueError: The step runs on more devices than the target has.
@@ -125,7 +126,7 @@ def _asked(
     proof: Proof,
     timeout_s: float,
 ) -> Compiled:
-    """What the child says."""
+    """The child's answer."""
     start = time.monotonic()
     child.ask(request, job)
     seen_enough = _seen_enough(request.name, target.platform) if proof == "assigned" else _never
@@ -135,12 +136,12 @@ def _asked(
 
 
 def _job(request: CompileRequest, target: Target) -> dict[str, Any]:
-    """What the child has to know besides the module."""
+    """What the child has to know in addition to the module."""
     count = len(request.devices)
     if count > target.device_count:
         raise ValueError(
-            f"the step runs on {count} devices, and {target} has {target.device_count}: name a "
-            "larger one (v5e:2x2, h100:8)"
+            f"the step runs on {count} devices, but {target} has {target.device_count}: name a "
+            "larger target (v5e:2x2, h100:8)"
         )
     own = all(device.device_kind == target.device_kind for device in request.devices)
     return {
@@ -169,14 +170,14 @@ def _seen_enough(name: str, platform: str) -> Callable[[Path], bool]:
 
 
 def _files(dump: Path, name: str, end: str) -> list[Path]:
-    """The module's files that end so, the largest first; other modules are XLA's own helpers."""
+    """The module's files with this suffix, largest first; other modules are XLA's helpers."""
     named = f".{_NOT_IN_FILE_NAMES.sub('_', name)}."
     files = [path for path in dump.iterdir() if path.name.endswith(end) and named in path.name]
     return sorted(files, key=lambda path: -path.stat().st_size)
 
 
 def _read(dump: Path, name: str) -> tuple[Program, PeakSummary] | None:
-    """The program and its peak; None where XLA has not written it, or not all of it."""
+    """The program and its peak; None while XLA has not written all of it."""
     for file in _files(dump, name, _ASSIGNED):
         try:
             program = parse_program(file.read_bytes(), name)
@@ -187,7 +188,7 @@ def _read(dump: Path, name: str) -> tuple[Program, PeakSummary] | None:
     return None
 
 
-# --- what it comes to -----------------------------------------------------------------------------
+# --- the answer -----------------------------------------------------------------------------------
 
 
 def _compiled(

@@ -1,4 +1,4 @@
-"""A step's peak against a stored one: by how much it grew, where, and whether that is too much."""
+"""Compares a step's peak with a stored one: how much it grew, where, and whether it may."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hbmwatch._report.diff import changes
 SCHEMA = 1
 _SHOWN = 2
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
-# Versions that decide what the compiler makes of a step.
+# The versions that decide how a step is compiled.
 _DECISIVE = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much more a step may take.
+    """How much a step's peak may grow.
 
     Attributes:
-        share: As a share of what it took.
-        size_bytes: Or in bytes; the other one is 0.
+        share: As a share of the stored peak; 0.0 if size_bytes is set.
+        size_bytes: In bytes; 0 if share is set.
     """
 
     share: float = 0.0
@@ -35,10 +35,10 @@ class Tolerance:
 
     @classmethod
     def read(cls, text: str) -> Tolerance:
-        """ "2%" or "64 MiB".
+        """The tolerance in a text: "2%" or "64 MiB".
 
         Raises:
-            ValueError: It is neither.
+            ValueError: The text is neither.
         """
         if match := _PERCENT.fullmatch(text.strip()):
             return cls(share=float(match[1]) / 100)
@@ -48,18 +48,18 @@ class Tolerance:
         return cls(size_bytes=size.size_bytes)
 
     def allows(self, before: int, after: int) -> bool:
-        """Whether a peak may have grown from one to the other."""
+        """Whether a peak may grow from `before` to `after`."""
         return after - before <= before * self.share + self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """A step that was measured, beside what is stored of it.
+    """A measured step, and its stored verdict.
 
     Attributes:
         name: The step, as the baseline names it.
         after: The verdict now.
-        before: The stored verdict; None where the step is new.
+        before: The stored verdict; None if the step is new.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Budgeted:
 
     @property
     def delta_bytes(self) -> int | None:
-        """By how much the peak grew; None where one of both is not known."""
+        """By how much the peak grew; None if one of both peaks is unknown."""
         if self.before is None or self.before.peak_bytes is None or self.after.peak_bytes is None:
             return None
         return self.after.peak_bytes - self.before.peak_bytes
@@ -83,9 +83,10 @@ class Budgeted:
         return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
 
     def is_over(self, tolerance: Tolerance | None) -> bool:
-        """Whether the step does not fit, or grew by more than it may.
+        """Whether the step does not fit, or its peak grew by more than the tolerance.
 
-        What another version of the compiler makes of the same step is no regression.
+        A change of the compiler's version can change the peak of an unchanged step, so growth does
+        not count then.
         """
         if not self.after.fits:
             return True
@@ -100,17 +101,17 @@ class Budgeted:
             return f"{self.name} is new: {after}"
         head = f"{self.name} on {after.target}"
         old, new = self.before.peak_bytes or 0, after.peak_bytes or 0
-        line = f"{head}: {format_size(old)} -> {format_size(new)} at the peak"
+        line = f"{head}: peak {format_size(old)} -> {format_size(new)}"
         if self.delta_bytes:
             where = "".join(f", {text}" for text in self._grown())
-            line += f", {format_change(self.delta_bytes)}{';' if where else ''}{where[1:]}"
+            line += f" ({format_change(self.delta_bytes)}){':' if where else ''}{where[1:]}"
         else:
-            line = f"{head}: {format_size(new)} at the peak, as before"
+            line = f"{head}: peak {format_size(new)}, unchanged"
         if self.new_versions:
             changed = ", ".join(
                 f"{name} {before} -> {after}" for name, (before, after) in self.new_versions.items()
             )
-            line += f". Not a regression: the versions changed ({changed})"
+            line += f". Growth does not count, because versions changed: {changed}"
         return line if after.fits else f"{line}. {str(after)[0].upper()}{str(after)[1:]}"
 
     def _grown(self) -> list[str]:
@@ -141,14 +142,14 @@ class Budgeted:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A step in a baseline: how it is measured, and what it took.
+    """A step in a baseline: how it is measured, and its verdict.
 
     Attributes:
         step: "pkg.model:step".
-        args: "pkg.model:args_of"; "" where the step takes none.
-        size: What args_of is called with; None: nothing.
-        on: The target; "" is the backend at hand.
-        proof: What the verdict rests on.
+        args: "pkg.model:args_of"; "" if the step has no arguments.
+        size: What args_of is called with; None: it is called without arguments.
+        on: The target; "": JAX's default devices.
+        proof: How the verdict is reached.
         fit: The verdict.
     """
 
@@ -161,7 +162,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str, int | None, str]:
-        """What tells steps apart."""
+        """What identifies a step in a baseline."""
         return self.step, self.args, self.size, self.on
 
     @property
@@ -172,21 +173,21 @@ class Entry:
 
 
 def load_baseline(path: Path) -> list[Entry]:
-    """The steps in a baseline; none where there is no file.
+    """The steps in a baseline; none if there is no file.
 
     Raises:
-        ValueError: The file is no baseline.
+        ValueError: The file is not a baseline.
         OSError: It cannot be read.
     """
     if not path.exists():
         return []
     values = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        raise ValueError(f"no baseline of schema {SCHEMA}")
+        raise ValueError(f"not a baseline with schema version {SCHEMA}")
     try:
         return [Entry(**{**one, "fit": Fit.from_dict(one["fit"])}) for one in values["steps"]]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a baseline with a damaged step: {error}") from error
+        raise ValueError(f"the baseline has a damaged step: {error}") from error
 
 
 def save_baseline(path: Path, entries: list[Entry]) -> None:

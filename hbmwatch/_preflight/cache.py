@@ -1,4 +1,4 @@
-"""Verdicts that were reached before, by all that decides them: an unchanged step is free in CI."""
+"""Stored verdicts, by everything that decides them: an unchanged step is not compiled again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 def default_folder() -> Path:
-    """Where verdicts are kept: below the user's folder for caches."""
+    """Where verdicts are stored: a folder in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hbmwatch"
 
 
@@ -45,18 +45,18 @@ def cached_fit(
     timeout_s: float = 600.0,
     memory_fraction: float | None = None,
 ) -> Fit:
-    """What `fits` says, from the cache where the same program was asked about before.
+    """What `fits` returns; from the cache if the same program was compiled before.
 
     Args:
-        step: As for `fits`, and so are the others.
+        step: As for `fits`.
         args: The step's positional arguments.
         kwargs: The step's keyword arguments.
-        on: Where it is to run.
-        folder: Where verdicts are kept; None compiles each time.
-        proof: What the verdict shall rest on.
-        limit_bytes: A limit in the place of the device's.
+        on: The target.
+        folder: Where verdicts are stored; None compiles each time.
+        proof: How the verdict is reached.
+        limit_bytes: A limit to use instead of the device's.
         timeout_s: Seconds until the compiler is killed.
-        memory_fraction: What share of a GPU's memory the program gets.
+        memory_fraction: The share of a GPU's memory that the program gets.
     """
     start = time.monotonic()
     target = None if on is None else resolve(on, memory_fraction)
@@ -75,9 +75,10 @@ def cached_fit(
 
 
 def _key(request: CompileRequest, target: Target, proof: Proof, limit_bytes: int | None) -> str:
-    """All that decides the verdict, as hex digits.
+    """A hash of everything that decides the verdict.
 
-    Code that only moved is the same program; a report from the cache has the lines of before.
+    Code that only moved to other lines is the same program, so a report from the cache may name its
+    old lines.
     """
     devices = [int(device.id) for device in request.devices]
     flags = [os.environ.get(name, "") for name in _FLAGS]
@@ -89,7 +90,7 @@ def _key(request: CompileRequest, target: Target, proof: Proof, limit_bytes: int
 
 
 def _load(file: Path) -> Fit | None:
-    """The verdict in a file; None where there is none, or none that can be read."""
+    """The verdict in a file; None if there is no file, or none that can be read."""
     try:
         return Fit.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -97,7 +98,7 @@ def _load(file: Path) -> Fit | None:
 
 
 def _store(file: Path, fit: Fit) -> None:
-    """Keep a verdict, and of older ones the newest; a cache that cannot be written is none."""
+    """Store a verdict, and drop the oldest ones; a cache that cannot be written is ignored."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(f".{os.getpid()}")

@@ -1,4 +1,4 @@
-"""A compiler in a child process: started, asked once, watched, and killed on every way out."""
+"""A compiler in a child process: it starts, compiles once, and is killed in every case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_S = 0.01
 _KEPT_LINES = 3
 _COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # the latter before jax 0.8
 
-# libtpu compiles on any machine, if it does not look for TPUs of its own.
+# libtpu compiles on any machine, as long as it does not look for a local TPU.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -40,9 +40,9 @@ class Answer:
     """How a compile ended.
 
     Attributes:
-        ended: "done" (compiled), "refused" (the compiler's own error), "stopped" (seen enough, and
-            killed), "timeout" (killed), or "died".
-        error: The compiler's error, or how the process ended; "" where it compiled.
+        ended: "done" (compiled), "refused" (the compiler's own error), "stopped" (killed, because
+            the dump had all that was needed), "timeout" (killed), or "died".
+        error: The compiler's error, or how the process ended; "" if it compiled.
         code_bytes: The size of the generated code; None unless it compiled.
         cpu_seconds: Processor seconds of the child, its start included.
     """
@@ -54,7 +54,7 @@ class Answer:
 
 
 class Child:
-    """One compile in a child process, and its folder; both are gone after the `with` block."""
+    """One compile in a child process with its own folder; the `with` block removes both."""
 
     def __init__(self, platform: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hbmwatch-compile-")
@@ -83,21 +83,21 @@ class Child:
             self._folder.cleanup()
 
     def ask(self, request: CompileRequest, job: Mapping[str, Any]) -> None:
-        """Hand over what is to be compiled."""
+        """Send the program to compile."""
         assert self._process is not None and self._process.stdin is not None
         (self.folder / MODULE).write_bytes(request.module)
         (self.folder / OPTIONS).write_bytes(request.options)
         (self.folder / JOB).write_text(json.dumps(job))
-        with contextlib.suppress(BrokenPipeError):  # it died meanwhile: wait() says so
+        with contextlib.suppress(BrokenPipeError):  # it has died: wait() reports that
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
 
     def wait(self, timeout_s: float, seen_enough: Callable[[Path], bool]) -> Answer:
-        """Wait for the answer; kill the child at the time limit, or once enough was dumped.
+        """Wait for the answer; kill the child at the time limit, or when the dump is sufficient.
 
         Args:
             timeout_s: Seconds from now.
-            seen_enough: Looks into the dump folder.
+            seen_enough: Whether the dump folder has all that is needed.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -150,7 +150,7 @@ class Child:
             return None
         try:
             pid, status, usage = os.wait4(process.pid, options)
-        except ChildProcessError:  # somebody else waits for every child of this process
+        except ChildProcessError:  # other code has already waited for the child
             self._process = None
             process.returncode = 0
             return 0, 0.0
@@ -168,7 +168,7 @@ def _start(folder: Path, platform: str) -> subprocess.Popen[bytes]:
     """Start the child in a process group of its own."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise RuntimeError(
-            "compiling runs in a child process of the Python interpreter, and this program has "
+            "compiling needs a Python interpreter for its child process, and this program has "
             "none (it is frozen, or sys.executable is not set)"
         )
     search = [os.getcwd() if entry == "" else entry for entry in sys.path]

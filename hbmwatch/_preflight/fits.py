@@ -1,4 +1,4 @@
-"""Does a step fit a device: compiled for it from shapes, without the device."""
+"""Whether a step fits a device, found by compiling it for the device, without the device."""
 
 from __future__ import annotations
 
@@ -35,32 +35,34 @@ def fits(
     memory_fraction: float | None = None,
     **kwargs: Any,
 ) -> Fit:
-    """Whether a step fits a device, by the compiler of that device, which need not be there.
+    """Whether a step fits a device, according to its compiler. You do not need the device.
 
-    Nothing runs and no device memory is touched: the arguments are taken by their shapes. A step
-    that branches on `jax.default_backend()` is traced for the backend at hand, and is measured as
-    that.
+    Nothing runs, and no device memory is touched: only the shapes of the arguments count. A step
+    that branches on `jax.default_backend()` sees the backend of this machine, not the target, so
+    that another program may be measured.
 
     Args:
-        step: A function, jitted or not, watched or not; a method; what flax.nnx.jit or
-            equinox.filter_jit returned.
-        args: Its arguments, as arrays or jax.ShapeDtypeStructs, on whatever devices they are.
-        on: Where it is to run: "v5e", "v5e:4x4", "v5p", "v6e", "v4", "tpu7x", "h100", "h100:8",
-            "h200", "a100-80", "b200"; or jax devices, or a mesh. None: where the step lies.
+        step: A function, jitted or not, watched or not; a method; or what flax.nnx.jit or
+            equinox.filter_jit returns.
+        args: Its arguments, as arrays or jax.ShapeDtypeStructs, on any devices.
+        on: The target: "v5e", "v5e:4x4", "v5p", "v6e", "v4", "tpu7x", "h100", "h100:8",
+            "h200", "a100-80", "b200"; or jax devices, or a mesh. None: the devices of
+            the step's arrays.
         proof: "compiled" compiles to the end; "assigned" stops at XLA's buffer assignment, which
-            has the same peak and total for a fraction of the time, but does not count the code.
-        limit_bytes: A limit of your own in the place of the device's.
+            has the same peak and total in a fraction of the time, but does not count the code.
+        limit_bytes: A limit to use instead of the device's.
         timeout_s: Seconds until the compiler is killed.
-        memory_fraction: What share of a GPU's memory the program gets; None is what JAX takes.
+        memory_fraction: The share of a GPU's memory that the program gets; None: the share that
+            JAX reserves.
         kwargs: Keyword arguments of the step.
 
     Raises:
-        ValueError: No such target, or the step runs on more devices than the target has.
+        ValueError: The target is unknown, or the step runs on more devices than the target has.
         ImportError: The target's compiler is not installed.
         TypeError: The step cannot be lowered for the target.
     """
     if proof not in ("compiled", "assigned"):
-        raise ValueError(f"proof is 'compiled' or 'assigned', not {proof!r}")
+        raise ValueError(f"proof must be 'compiled' or 'assigned', not {proof!r}")
     start = time.monotonic()
     target, lowered, compiled = compiled_step(
         step, args, kwargs, on, proof, timeout_s, memory_fraction
@@ -77,9 +79,9 @@ def compiled_step(
     timeout_s: float,
     memory_fraction: float | None = None,
 ) -> tuple[Target, Any, Compiled]:
-    """The target, the lowered step, and what the compiler said of it.
+    """The target, the lowered step, and the compiler's answer.
 
-    The compiler's process loads while the step is traced.
+    The compiler's process starts up while the step is traced.
     """
     if on is None:
         lowered = lower_for(step, args, kwargs, None)
@@ -103,10 +105,10 @@ def fit_of(
 
     Args:
         lowered: The step, lowered.
-        target: What it was compiled for.
-        compiled: What the compiler said.
-        limit_bytes: A limit in the place of the target's.
-        seconds: How long all of it took.
+        target: The target it was compiled for.
+        compiled: The compiler's answer.
+        limit_bytes: A limit to use instead of the target's.
+        seconds: How long everything took.
     """
     refused_at = compiled.message.limit_bytes if compiled.message is not None else None
     limit = next((n for n in (limit_bytes, target.limit_bytes, refused_at) if n is not None), None)
@@ -114,7 +116,7 @@ def fit_of(
     fitting = _verdict(compiled, target, limit_bytes)
     error = compiled.error.strip().splitlines()[0] if compiled.error.strip() else ""
     if fitting is None and not error:
-        error = f"no limit is known for {target}: give limit_bytes"
+        error = f"the memory limit of {target} is unknown; pass limit_bytes"
     return Fit(
         fits=fitting,
         peak_bytes=None if summary is None else summary.peak_bytes,
@@ -132,7 +134,7 @@ def fit_of(
 
 
 def _verdict(compiled: Compiled, target: Target, limit_bytes: int | None) -> bool | None:
-    """Whether it fits: by the compiler, and by the limit where the compiler knows of none."""
+    """Whether it fits: by the compiler, or by the limit if the compiler checks none."""
     if not compiled.accepted:
         return compiled.accepted
     limit = limit_bytes
@@ -155,7 +157,7 @@ def _code_bytes(compiled: Compiled, limit: int | None) -> int | None:
 
 
 def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None) -> OomReport:
-    """Peak, breakdown and findings; what cannot be had is a sentence in `missing`."""
+    """Peak, breakdown and findings; anything unavailable is a sentence in `missing`."""
     missing = Problems()
     attempt = missing.try_or_default
     message = compiled.message or OomMessage("")
@@ -183,14 +185,14 @@ def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None)
 
 
 def _ended(report: OomReport, findings: tuple[Any, ...], missing: Problems) -> OomReport:
-    """The report with its findings, and what is missing."""
+    """The report with its findings and the sentences of `missing`."""
     return dataclasses.replace(report, findings=findings, missing=tuple(missing))
 
 
 def _name(lowered: Any) -> str:
-    """The function's name, of the module's."""
+    """The function's name, from the module's name."""
     try:
         name = str(lowered.compiler_ir().operation.attributes["sym_name"].value)
-    except Exception:  # it is for show
+    except Exception:  # the name is only shown
         return ""
     return name.removeprefix("jit_")

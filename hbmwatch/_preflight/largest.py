@@ -1,4 +1,4 @@
-"""The largest size of a step that fits a device: searched by assignment, proved by compiling."""
+"""The largest size with which a step fits a device: a search by buffer assignment, then a proof."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ def largest(
     memory_fraction: float | None = None,
     on_try: Callable[[int, Fit], object] | None = None,
 ) -> Largest:
-    """A size for which a step fits, while for the next one it does not.
+    """A size with which a step fits, while with the next size it does not.
 
     The search compiles to XLA's buffer assignment; the answer is then compiled to the end. Memory
-    need not grow evenly with the size: a larger size may fit again, which is reported where it was
-    seen.
+    may not grow evenly with the size, so a larger size may fit again. The result says so if the
+    search has seen it.
 
     Args:
         step: As for `fits`.
-        args_of: size -> the step's positional arguments, as a tuple. The size may be whatever you
-            make of it: a batch, a sequence length, a number of layers. Or a tuple of arguments with
-            one symbolic dimension (jax.export.symbolic_shape) in their shapes.
+        args_of: A function from a size to the step's positional arguments, as a tuple. You decide
+            what the size is: a batch size, a sequence length, a number of layers. Or a tuple of
+            arguments with one symbolic dimension (jax.export.symbolic_shape) in their shapes.
         on: As for `fits`.
-        multiple_of: Sizes are multiples of this.
-        start: Where to begin; None is the smallest.
-        at_most: The largest size to try; None is no limit.
+        multiple_of: Only multiples of this are tried.
+        start: The first size to try; None: the smallest.
+        at_most: The largest size to try; None: no limit.
         proof: "compiled" proves the answer by compiling to the end; "assigned" does not.
-        limit_bytes: A limit of your own in the place of the device's.
+        limit_bytes: A limit to use instead of the device's.
         timeout_s: Seconds for each compile.
-        memory_fraction: What share of a GPU's memory the program gets; None is what JAX takes.
+        memory_fraction: The share of a GPU's memory that the program gets; None: the share that
+            JAX reserves.
         on_try: Called with each size and its verdict.
 
     Raises:
-        ValueError: As for `fits`; or multiple_of, start or at_most allow no size.
-        TypeError: args_of gives no tuple, or has no symbolic dimension.
+        ValueError: As for `fits`; or no multiple of multiple_of is at most at_most.
+        TypeError: args_of does not return a tuple, or has no symbolic dimension.
     """
     if multiple_of < 1 or (at_most is not None and at_most < multiple_of):
         raise ValueError(f"no multiple of {multiple_of} is at most {at_most}")
@@ -87,7 +88,7 @@ def _arguments(args_of: Any, size: int) -> tuple[Any, ...]:
     """The step's arguments for a size."""
     args = args_of(size) if callable(args_of) else concrete(args_of, size)
     if not isinstance(args, (tuple, list)):
-        raise TypeError(f"args_of({size}) gave a {type(args).__name__}, not a tuple of arguments")
+        raise TypeError(f"args_of({size}) returned {type(args).__name__}, not a tuple of arguments")
     return tuple(args)
 
 
@@ -99,7 +100,7 @@ class Ended(Exception):
 
 
 class Tries:
-    """What was tried, in units of multiple_of."""
+    """The sizes that were tried, in units of multiple_of."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Tries:
         self.code_bytes = 0
 
     def ask(self, unit: int, proof: Proof) -> Fit:
-        """Try a size that was not tried, or prove one that was.
+        """Try a new size, or prove one that was tried by buffer assignment.
 
         Raises:
             Ended: There is no verdict.
@@ -134,7 +135,7 @@ class Tries:
         return fit
 
     def point(self, unit: int) -> Point:
-        """A size for the search."""
+        """Try a size for the search."""
         return self._point(self.ask(unit, "assigned"))
 
     def points(self) -> dict[int, Point]:
@@ -142,7 +143,7 @@ class Tries:
         return {unit: self._point(fit) for unit, fit in self.fits.items()}
 
     def _point(self, fit: Fit) -> Point:
-        """Where the code is not known, it is taken to be as large as that of the last compile."""
+        """If the size of the code is unknown, that of the last compile is assumed."""
         fitting = bool(fit.fits)
         if fitting and fit.proof == "assigned" and fit.left_bytes is not None:
             fitting = fit.left_bytes >= self.code_bytes
@@ -159,16 +160,16 @@ def found(
 ) -> Largest:
     """Search, look for larger sizes that fit again, and prove both ends.
 
-    Where the limit is the compiler's own, it rematerializes until a size fits, and above it
-    nothing was seen to fit again.
+    If the limit is the compiler's own, it rematerializes until a size fits. In that case no larger
+    size was ever seen to fit again, so the search does not look for one.
 
     Args:
-        tries: What asks the compiler, and remembers.
-        limit: The total up to which a size should fit; None where it is not known.
+        tries: Asks the compiler, and remembers its answers.
+        limit: The total up to which a size should fit; None if unknown.
         is_own: Whether that is the compiler's own limit.
-        first: Where to begin.
-        most: The largest size.
-        proof: What the answer shall rest on.
+        first: The first size to try.
+        most: The largest size to try.
+        proof: How the answer is proved.
     """
     error = ""
     try:
@@ -202,17 +203,17 @@ def found(
 
 
 def _is_proved(tries: Tries, bracket: Bracket) -> bool:
-    """Compile both ends to the end; False where one of them turns out otherwise."""
+    """Compile both sizes to the end; False if that changes one of the verdicts."""
     if bracket.low is not None and not tries.ask(bracket.low, "compiled").fits:
         return False
     return bracket.high is None or not tries.ask(bracket.high, "compiled").fits
 
 
 def _probe(tries: Tries, bracket: Bracket, first: int, most: int | None) -> bool:
-    """Try a few larger sizes, as memory may have fallen again; whether one of them fits.
+    """Whether one of a few larger sizes fits again.
 
-    XLA rematerializes where a program comes near to the memory of the device, and each time it does
-    the curve falls. With the probes, the search takes half the tries of halving at most.
+    XLA rematerializes near the limit, and memory falls each time it does. Including the probes, the
+    search takes at most half as many tries as halving.
     """
     if bracket.high is None:
         return False

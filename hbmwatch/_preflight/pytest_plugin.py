@@ -1,4 +1,4 @@
-"""The pytest marker `limit_hbm`: a step's memory is a test.
+"""The pytest marker `limit_hbm`: a test that fails if a step takes too much memory.
 
 pytest loads this module in every run, so it imports nothing until a test has the marker.
 """
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _MARKER = (
     "limit_hbm(limit, on=None, proof='assigned'): the test returns a step and its arguments; it "
-    "fails where XLA allocates more than the limit ('14 GiB') for them on a device ('v5e')"
+    "fails if XLA allocates more than the limit ('14 GiB') for them on a device ('v5e')"
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
@@ -38,7 +38,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         pyfuncitem.obj = test
     step_and_args = returned[0]
     if not isinstance(step_and_args, tuple) or not callable(next(iter(step_and_args), None)):
-        pytest.fail(f"{pyfuncitem.name} has to return a step and its arguments", pytrace=False)
+        pytest.fail(f"{pyfuncitem.name} must return a step and its arguments", pytrace=False)
     for marker in markers:
         _check(step_and_args[0], step_and_args[1:], *marker.args, **marker.kwargs)
     return result
@@ -47,13 +47,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def _check(
     step: Any, args: tuple[Any, ...], limit: str | int, on: Any = None, proof: Any = "assigned"
 ) -> None:
-    """Fail where the step takes more than the limit, or does not fit."""
+    """Fail if the step takes more than the limit."""
     from hbmwatch._preflight.cache import cached_fit, default_folder
     from hbmwatch._records.sizes import read_size
 
     size = read_size(str(limit))
     if size is None:
-        raise ValueError(f"limit_hbm: {limit!r} is no size ('14 GiB')")
+        raise ValueError(f"limit_hbm: {limit!r} is not a size ('14 GiB')")
     fit = cached_fit(
         step, args, {}, on=on, folder=default_folder(), proof=proof, limit_bytes=size.size_bytes
     )

@@ -1,8 +1,8 @@
-"""The boundary between sizes that fit and sizes that do not, in few tries.
+"""Finds the boundary between sizes that fit and sizes that do not, in few tries.
 
-A try gives a size's total as well as its verdict. So the line, or the parabola, through the sizes
-that were tried says where the boundary should be. As it may be wrong, as where XLA rematerializes,
-no try may leave more to search than halving would leave a few tries earlier.
+A try gives the total of a size as well as its verdict. A line or a parabola through the totals
+predicts the boundary. The prediction can be wrong, for example where XLA rematerializes, so the
+search never takes more than a few tries more than halving the range would.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _LARGEST_LEAP = 64
-_SLACK = 2  # how many tries more than halving the search in a bracket may take at worst
+_SLACK = 2  # the search in a bracket may take this many tries more than halving
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one size came to.
+    """The result of trying one size.
 
     Attributes:
         fits: Whether it fits.
-        total: What it needs; None where that is not known.
+        total: What it needs; None if unknown.
     """
 
     fits: bool
@@ -33,8 +33,8 @@ class Bracket:
     """A size that fits and a larger one that does not.
 
     Attributes:
-        low: The size that fits; None: none that was tried does.
-        high: The larger one; None: none that was tried is too large.
+        low: The size that fits; None if no tried size fits.
+        high: The size that does not fit; None if no tried size is too large.
     """
 
     low: int | None
@@ -49,15 +49,15 @@ def search(
     most: int | None = None,
     known: Mapping[int, Point] | None = None,
 ) -> Bracket:
-    """A size that fits while the next one does not.
+    """A size that fits, while the next size does not.
 
     Returns:
-        low and low + 1; only low where `most` fits, only 1 where nothing does.
+        low and high = low + 1; no high if `most` fits; no low, and high = 1, if nothing fits.
 
     Args:
         ask: Tries a size, 1 or more.
-        limit: The total up to which a size fits; None where it is not known.
-        start: Where to begin.
+        limit: The total up to which a size fits; None if unknown.
+        start: The first size to try.
         most: The largest size to try.
         known: Sizes that were tried before.
     """
@@ -94,7 +94,7 @@ def _closed(
     high: int,
     limit: int | None,
 ) -> Bracket:
-    """The bracket with nothing between its ends."""
+    """The bracket, narrowed until no size is between its ends."""
     halvings = math.ceil(math.log2(high - low)) + _SLACK
     risen = fallen = 0  # tries in a row that moved one end as little as can be
     while high - low > 1:
@@ -116,7 +116,7 @@ def _closed(
 
 
 def halving_tries(answer: int | None, start: int = 1) -> int:
-    """How many tries doubling from the start and then halving would take to the same answer."""
+    """How many tries doubling from `start` and then halving would take for this answer."""
     target = answer or 0
     if start > target:
         low, high, tries = 0, start, 1
@@ -147,7 +147,7 @@ def ends(points: Mapping[int, Point]) -> Bracket:
 
 
 def _above(points: Mapping[int, Point], low: int, limit: int | None, most: int | None) -> int:
-    """A larger size than all that were tried: where the limit should be, else twice as large."""
+    """A size larger than all tried ones: the predicted boundary, else twice the largest."""
     size = 2 * low
     expected = _expected(points, low, None, limit)
     if expected is not None:
@@ -156,11 +156,11 @@ def _above(points: Mapping[int, Point], low: int, limit: int | None, most: int |
 
 
 def _below(points: Mapping[int, Point], high: int, limit: int | None) -> int:
-    """A smaller size than all that were tried."""
+    """A size smaller than all tried ones."""
     expected = _expected(points, None, high, limit)
     total = points[high].total
     if expected is None and limit is not None and total is not None and total > limit:
-        expected = int(high * limit / total)  # as if nothing were there but what grows
+        expected = int(high * limit / total)  # as if the total were proportional to the size
     if expected is None:
         expected = high // 2
     return min(max(expected, 1, high // _LARGEST_LEAP), high - 1)
@@ -170,7 +170,7 @@ def _between(points: Mapping[int, Point], low: int, high: int, limit: int | None
     """A size between the ends."""
     expected = _expected(points, low, high, limit)
     if expected is not None:
-        # Where the expected size is an end already, its neighbor is what is left to prove.
+        # If the predicted size is one of the ends, its neighbor is left to try.
         return min(max(expected, low + 1), high - 1)
     if low > 0 and high / low > 4:
         return math.isqrt(low * high)
@@ -180,7 +180,7 @@ def _between(points: Mapping[int, Point], low: int, high: int, limit: int | None
 def _expected(
     points: Mapping[int, Point], low: int | None, high: int | None, limit: int | None
 ) -> int | None:
-    """The largest size that should fit by the points nearest to the boundary."""
+    """The largest size that should fit, predicted from the points nearest to the boundary."""
     if limit is None:
         return None
     around = [end for end in (low, high) if end is not None]
@@ -230,7 +230,7 @@ def _by_parabola(
 
 
 def _inside(size: float, low: int | None, high: int | None) -> int | None:
-    """The size as a whole number, where it agrees with what is known of the ends."""
+    """The size as a whole number; None if it contradicts the ends of the bracket."""
     if not math.isfinite(size):
         return None
     whole = math.floor(size)

@@ -1,4 +1,4 @@
-"""Devices that a step can be compiled for, named by a word, and what one of them offers."""
+"""The devices that a step can be compiled for, by name, and how much memory one of them has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hbmwatch._jax.device import devices_of
 from hbmwatch._preflight.gpus import GPUS, target_config
 
 MIB = 2**20
-# What JAX's allocator takes of a GPU's memory at the start, unless it is told otherwise.
+# The share of a GPU's memory that JAX's allocator reserves at the start by default.
 MEMORY_FRACTION = 0.75
 
 
@@ -27,10 +27,10 @@ class _Tpu:
     Attributes:
         kind: The device kind in JAX.
         rank: How many dimensions its topologies have.
-        limits: MiB that the compiler lets a program use, by the version of libtpu: where its checks
-            turn, found by compiling.
-        cores: JAX devices of one chip.
-        options: Whatever else its topologies need.
+        limits: MiB that the compiler lets a program use, by libtpu version. Measured: a program of
+            this size compiles, and a larger one does not.
+        cores: JAX devices per chip.
+        options: Other options that its topologies need.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class _Tpu:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-_MEGACORE = {"chip_config_name": "megacore"}  # as JAX runs a v4: one device a chip
+_MEGACORE = {"chip_config_name": "megacore"}  # as JAX runs a v4: one device per chip
 TPUS = {
     "v4": _Tpu("TPU v4", 3, {"0.0.42": 31485, "0.0.50": 31485}, options=_MEGACORE),
     "v5e": _Tpu("TPU v5 lite", 2, {"0.0.42": 16126, "0.0.50": 16126}),
@@ -52,17 +52,17 @@ TPUS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a step is to be compiled for.
+    """What a step is compiled for.
 
     Attributes:
-        name: The word, as it was given ("v5e:4x4").
+        name: The name that was given ("v5e:4x4").
         platform: JAX's name of the platform: "tpu", "cuda" or "cpu".
         device_count: How many devices it has.
-        limit_bytes: What one device offers to a program; None where that is not known.
-        limit_note: What the limit rests on, where no device has confirmed it; "" where it is exact.
-        device_kind: One device, as JAX names it.
+        limit_bytes: The bytes that a program can use on one device; None if unknown.
+        limit_note: Where the limit comes from, if no device has confirmed it; "" if it is exact.
+        device_kind: The kind of device, as JAX names it.
         topology: XLA's name of the topology; "" for the CPU.
-        topology_options: Whatever else makes the topology.
+        topology_options: Other options of the topology.
     """
 
     name: str
@@ -79,15 +79,16 @@ class Target:
 
 
 def resolve(on: Any = None, memory_fraction: float | None = None) -> Target:
-    """The target that is meant.
+    """The target that `on` names.
 
     Args:
-        on: A word ("v5e", "v5e:4x4", "h100:8"), a jax device, several of them, or a mesh; None is
-            the backend at hand.
-        memory_fraction: What share of a GPU's memory a program gets; None is what JAX takes.
+        on: A name ("v5e", "v5e:4x4", "h100:8"), a jax device, several devices, or a mesh; None:
+            JAX's default devices.
+        memory_fraction: The share of a GPU's memory that a program gets; None: the share that JAX
+            reserves.
 
     Raises:
-        ValueError: No such target.
+        ValueError: The target is unknown.
         ImportError: The compiler of this target is not installed.
     """
     if isinstance(on, Target):
@@ -98,7 +99,7 @@ def resolve(on: Any = None, memory_fraction: float | None = None) -> Target:
 
 
 def target_of(lowered: Any, memory_fraction: float | None = None) -> Target:
-    """The target that a lowered step lies on: a backend at hand, or the user's own topology."""
+    """The target that a lowered step is placed on: JAX's devices, or the user's own topology."""
     devices = devices_of(lowered, ())
     return resolve(devices or None, memory_fraction)
 
@@ -112,23 +113,25 @@ def _named(word: str, memory_fraction: float | None) -> Target:
         _require("gpu", "jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
         return _gpu(kind, shape, word, memory_fraction)
     raise ValueError(
-        f"no target {word!r}: choose one of {', '.join((*TPUS, *GPUS))}, with a shape where it is "
-        "more than one chip (v5e:4x4, h100:8)"
+        f"unknown target {word!r}: choose one of {', '.join((*TPUS, *GPUS))}, with a shape if it "
+        "has more than one chip (v5e:4x4, h100:8)"
     )
 
 
 def _require(extra: str, *packages: str) -> None:
-    """One of the packages, without importing it."""
+    """Raise ImportError unless one of the packages is installed; imports none of them."""
     if extra == "tpu" and os.path.isfile(os.environ.get("TPU_LIBRARY_PATH", "")):
         return
     for package in packages:
         try:
             if importlib.util.find_spec(package) is not None:
                 return
-        except ModuleNotFoundError:  # of the package's parent
+        except ModuleNotFoundError:  # the parent package is missing
             continue
     where = (
-        "" if sys.platform == "linux" else " (on Linux: the compiler exists for no other system)"
+        ""
+        if sys.platform == "linux"
+        else " (on Linux only: there is no build of it for other systems)"
     )
     raise ImportError(
         f"the {extra.upper()} compiler is not installed: pip install 'hbmwatch[{extra}]'{where}"
@@ -160,7 +163,7 @@ def _tpu(kind: str, shape: str, word: str) -> Target:
 
 
 def _limit(tpu: _Tpu) -> tuple[int, str]:
-    """The limit by the libtpu that is installed, and what it rests on where that is another one."""
+    """The limit in the installed libtpu; if its limit was not measured, a known one with a note."""
     try:
         version = importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:
@@ -169,21 +172,21 @@ def _limit(tpu: _Tpu) -> tuple[int, str]:
         if version == known or version.startswith(f"{known}."):
             return mib * MIB, ""
     known, mib = next(iter(tpu.limits.items()))
-    return mib * MIB, f"as of libtpu {known}"
+    return mib * MIB, f"measured with libtpu {known}"
 
 
 def _gpu(kind: str, shape: str, word: str, memory_fraction: float | None) -> Target:
     gpu = GPUS[kind]
     sizes = _sizes(shape or "1", word)
     if len(sizes) != 1:
-        raise ValueError(f"{word!r}: GPUs are counted ({kind}:8)")
+        raise ValueError(f"{word!r}: give a number of GPUs ({kind}:8), not a shape")
     fraction = _fraction(memory_fraction)
     return Target(
         name=word.strip().lower(),
         platform="cuda",
         device_count=sizes[0],
         limit_bytes=int(gpu.memory_bytes * fraction),
-        limit_note=f"{fraction:g} of the card's memory, assumed",
+        limit_note=f"assumed: {fraction:g} of the card's memory",
         device_kind=gpu.kind,
         topology=kind,
         topology_options={"target_config": target_config(gpu), "topology": f"1x{sizes[0]}x1"},
@@ -191,19 +194,19 @@ def _gpu(kind: str, shape: str, word: str, memory_fraction: float | None) -> Tar
 
 
 def _fraction(given: float | None) -> float:
-    """The share of a GPU's memory that JAX's allocator takes."""
+    """The share of a GPU's memory that JAX's allocator reserves."""
     set_ = os.environ.get("XLA_CLIENT_MEM_FRACTION") or os.environ.get(
         "XLA_PYTHON_CLIENT_MEM_FRACTION"
     )
     fraction = given if given is not None else float(set_ or MEMORY_FRACTION)
     if not 0 < fraction <= 1:
-        raise ValueError(f"memory_fraction is a share of the card's memory, not {fraction:g}")
+        raise ValueError(f"memory_fraction must be above 0 and at most 1, not {fraction:g}")
     return fraction
 
 
 def _sizes(shape: str, word: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape):
-        raise ValueError(f"{word!r}: {shape!r} is no shape of a topology (4x4)")
+        raise ValueError(f"{word!r}: {shape!r} is not the shape of a topology (4x4)")
     return tuple(map(int, shape.split("x")))
 
 
@@ -211,7 +214,7 @@ def _sizes(shape: str, word: str) -> tuple[int, ...]:
 
 
 def _devices(on: Any) -> list[Any]:
-    """The devices of a mesh, of a list, or of the backend at hand."""
+    """The devices of a mesh or a list; for None, JAX's default devices."""
     import jax
 
     if on is None:
@@ -236,10 +239,10 @@ def _of_devices(devices: list[Any], memory_fraction: float | None) -> Target:
     name = next((name for name, gpu in GPUS.items() if gpu.kind == kind), None)
     if name is not None:
         return _named(f"{name}:{len(devices)}", memory_fraction)
-    raise ValueError(f"no target is known for the device kind {kind!r}: name one with on=...")
+    raise ValueError(f"no known target has the device kind {kind!r}: name a target with on=...")
 
 
 def _bounds(devices: list[Any], rank: int) -> str:
-    """The smallest topology from the origin that holds all of the devices."""
+    """The shape of the smallest topology that holds all of the devices."""
     coordinates = [tuple(device.coords) for device in devices]
     return "x".join(str(max(one[axis] for one in coordinates) + 1) for axis in range(rank))

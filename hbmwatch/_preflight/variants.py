@@ -26,12 +26,12 @@ class Untraceable:
 
 
 class NothingToChange(Exception):
-    """A change for which the program gives no place."""
+    """The program has nothing that the change could apply to."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedCall:
-    """A call by shapes: which leaves are arrays, and what the step says of them.
+    """A call by shapes: which leaves are arrays, and what is known of them.
 
     Attributes:
         step: The step.
@@ -39,7 +39,7 @@ class ShapedCall:
         arrays: The positions of the arrays among them.
         tree: How the leaves make (args, kwargs).
         lowered: The step lowered for them.
-        info: What the step says of the arrays, one argument leaf for each.
+        info: What is known of the arrays, one argument leaf for each.
     """
 
     step: Any
@@ -64,7 +64,7 @@ def shaped_call(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sha
 
     if not hasattr(step, "lower"):
         raise TypeError(
-            "verify needs a jitted function or one that watch_hbm returned (something with .lower)"
+            "verify needs a jitted function, or one that watch_hbm returned (it has no .lower)"
         )
     given, tree = jax.tree.flatten((args, kwargs))
     leaves = [_shape(leaf) for leaf in given]
@@ -80,7 +80,7 @@ def shaped_call(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sha
 
 
 def _aligned(arrays: Sequence[Any], arguments: Sequence[Leaf]) -> list[int]:
-    """Which argument leaf each array is; empty where they do not fit.
+    """The argument leaf of each array; empty if arrays and leaves do not match.
 
     Numbers among the arguments are leaves as well, unless they are static.
     """
@@ -116,7 +116,7 @@ def _shape(leaf: Any) -> Any:
 
 
 def _placed(leaves: list[Any], arrays: Sequence[int], shardings: Sequence[Any]) -> list[Any]:
-    """The leaves, arrays without a sharding with the one that the step gives them."""
+    """The leaves; arrays without a sharding get the one that the step gives them."""
     import jax
 
     placed = list(leaves)
@@ -139,7 +139,7 @@ def _lower(
     donate: set[int],
     out_shardings: Any,
 ) -> Any:
-    """A function lowered for array leaves alone; what is no array is closed over."""
+    """A function lowered for the array leaves; it closes over the other leaves."""
     import jax
 
     def flat(*arrays: Any) -> Any:
@@ -189,10 +189,10 @@ def changed(
 
 
 def varied(call: ShapedCall, variant: Callable[..., Any]) -> tuple[str, Any]:
-    """The user's own variant: by its own jit, or with the step's donation and shardings."""
+    """The user's variant, lowered by its own jit or with the step's donation and shardings."""
     import jax
 
-    name = f"the variant {getattr(variant, '__name__', 'given')}"
+    name = f"the variant {getattr(variant, '__name__', type(variant).__name__)}"
     if hasattr(variant, "lower"):
         args, kwargs = jax.tree.unflatten(call.tree, call.leaves)
         return name, _attempt(lambda: variant.lower(*args, **kwargs))
@@ -202,7 +202,7 @@ def varied(call: ShapedCall, variant: Callable[..., Any]) -> tuple[str, Any]:
 
 
 def _attempt(lower: Callable[[], Any]) -> Any:
-    """The program lowered; where it cannot be traced with the change, why."""
+    """The lowered program, or why it cannot be traced with the change."""
     try:
         return lower()
     except Exception as error:  # the user's code may not take other shapes or dtypes
@@ -213,7 +213,7 @@ def _attempt(lower: Callable[[], Any]) -> Any:
 def _donation(
     call: ShapedCall, evidence: ProgramFacts | None, paths: tuple[str, ...]
 ) -> tuple[str, Callable[[], Any]]:
-    """Donation of the arguments that come back updated."""
+    """Donate the arguments that are returned updated."""
     pairs = undonated(evidence) if evidence is not None else []
     advised = {argument.leaf.path for argument, _ in pairs if argument.leaf is not None}
     chosen = (
@@ -222,35 +222,35 @@ def _donation(
         else {i for i, leaf in enumerate(call.info.arguments) if leaf.path in advised}
     )
     if not chosen:
-        raise NothingToChange("no argument comes back in an output of its own, undonated")
+        if paths:
+            raise NothingToChange(f"no argument has a path that starts with {' or '.join(paths)}")
+        raise NothingToChange("nothing to donate: no undonated argument is returned updated")
     shapes, donate, out = call.shapes, _donated(call) | chosen, _out_shardings(call)
-    return f"donation of {_names(call, chosen)}", lambda: _lower(
-        call, call.step, shapes, donate, out
-    )
+    return f"donating {_names(call, chosen)}", lambda: _lower(call, call.step, shapes, donate, out)
 
 
 def _half_batch(call: ShapedCall, evidence: ProgramFacts | None) -> tuple[str, Callable[[], Any]]:
-    """Half the first dimension of the batch's arguments."""
+    """Halve the first dimension of the arguments that hold the batch."""
     import jax
 
     arguments: tuple[Argument, ...] = evidence.batch.arguments if evidence is not None else ()
     advised = {argument.leaf.path for argument in arguments if argument.leaf is not None}
     chosen = {i for i, leaf in enumerate(call.info.arguments) if leaf.path in advised}
     if not chosen:
-        raise NothingToChange("no argument has a dimension of its own that could be the batch")
+        raise NothingToChange("no argument has an identifiable batch dimension")
     shapes = call.shapes
     for i in chosen:
         old = shapes[i]
         halved = (max(1, old.shape[0] // 2), *old.shape[1:])
         shapes[i] = jax.ShapeDtypeStruct(halved, old.dtype, sharding=old.sharding)
     donate, out = _donated(call), _out_shardings(call)
-    return f"half the batch of {_names(call, chosen)}", lambda: _lower(
+    return f"halving the batch of {_names(call, chosen)}", lambda: _lower(
         call, call.step, shapes, donate, out
     )
 
 
 def _bfloat16(call: ShapedCall, paths: tuple[str, ...]) -> tuple[str, Callable[[], Any]]:
-    """bfloat16 in place of wider float arguments."""
+    """Replace wider float arguments by bfloat16."""
     import jax
     import jax.numpy as jnp
 
@@ -267,20 +267,22 @@ def _bfloat16(call: ShapedCall, paths: tuple[str, ...]) -> tuple[str, Callable[[
         old = shapes[i]
         shapes[i] = jax.ShapeDtypeStruct(old.shape, jnp.bfloat16, sharding=old.sharding)
     donate, out = _donated(call), _out_shardings(call)
-    return f"bfloat16 {_names(call, wide)}", lambda: _lower(call, call.step, shapes, donate, out)
+    return f"casting {_names(call, wide)} to bfloat16", lambda: _lower(
+        call, call.step, shapes, donate, out
+    )
 
 
 def _sharding(
     call: ShapedCall, evidence: ProgramFacts | None, paths: tuple[str, ...], axis: str | None
 ) -> tuple[str, Callable[[], Any]]:
-    """Replicated arguments, and the outputs that they come back in, over one axis of the mesh."""
+    """Shard replicated arguments, and their updated outputs, over one axis of the mesh."""
     import jax
 
     mesh = next((m for s in call.shapes if (m := getattr(s.sharding, "mesh", None))), None)
     sizes = dict(mesh.shape) if mesh is not None else {}
     over = axis or max(sizes, key=lambda name: sizes[name], default="")
     if mesh is None or over not in sizes:
-        raise NothingToChange(f"the arguments lie on no mesh with an axis {over!r}")
+        raise NothingToChange(f"no argument is on a mesh with an axis named {over!r}")
     whole = {
         a.leaf.path
         for a in (evidence.arguments if evidence is not None else ())
@@ -310,7 +312,7 @@ def _sharding(
             is_leaf=lambda leaf: leaf is None,
         )
     fun, donate = _unjitted(call.step), _donated(call)
-    return f"{_names(call, set(moved))} over {over!r}", lambda: _lower(
+    return f"sharding {_names(call, set(moved))} over {over!r}", lambda: _lower(
         call, fun, shapes, donate, out
     )
 
@@ -327,7 +329,7 @@ def _spread(shape: tuple[int, ...], axis: str, parts: int) -> Any:
 
 
 def _unjitted(step: Any) -> Callable[..., Any]:
-    """The plain function in a jitted one, free of its out_shardings."""
+    """The plain function in a jitted one, without its out_shardings."""
     found: Callable[..., Any] = inspect.unwrap(step)
     return found
 

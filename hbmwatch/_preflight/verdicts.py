@@ -1,4 +1,4 @@
-"""The verdicts: on one step and one target, and on the sizes of a step."""
+"""The verdicts: whether a step fits a target, and the largest size that fits."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a step fits a device, by the compiler of that device.
+    """Whether a step fits a device, according to the compiler of that device.
 
-    All sizes are per device. The verdict is on the program alone: other arrays on the device and
-    fragmentation are not in it.
+    All sizes are per device. The verdict is about the program alone: it does not count other arrays
+    on the device, or fragmentation.
 
     Attributes:
-        fits: Whether the program fits; None where that is not known (see error).
+        fits: Whether the program fits; None if unknown (see error).
         peak_bytes: Bytes live at the program's memory peak.
-        total_bytes: All that the compiler allocates for the program, without its code. It is this
-            that has to fit, and it can be more than the peak.
-        limit_bytes: What the device offers, or the limit that was given; None where not known.
+        total_bytes: All that the compiler allocates for the program, without its code. This has to
+            fit, and it can be more than the peak.
+        limit_bytes: What the device has for a program, or the limit that was given; None if
+            unknown.
         target: The target ("v5e:2x2").
-        proof: "compiled" where the compiler came to its own end, also where that is a refusal;
-            "assigned" where it was stopped at XLA's buffer assignment, which does not count the
+        proof: "compiled" if the compiler finished, by accepting or by rejecting the program;
+            "assigned" if it was stopped at XLA's buffer assignment, which does not count the
             program's code.
-        report: Peak, buffers and findings, also of what fits.
+        report: Peak, buffers and findings, also for a program that fits.
         seconds: How long it took.
-        error: Why there is no verdict, or the first line of the compiler's refusal; "" otherwise.
-        limit_note: What the limit rests on, where no device has confirmed it; "" otherwise.
-        code_bytes: The size of the generated code; None where it is not known.
+        error: Why there is no verdict, or the first line of the compiler's error; "" otherwise.
+        limit_note: Where the limit comes from, if no device has confirmed it; "" otherwise.
+        code_bytes: The size of the generated code; None if unknown.
         cpu_seconds: Processor seconds of the compiler's process.
     """
 
@@ -55,13 +56,13 @@ class Fit:
 
     @property
     def left_bytes(self) -> int | None:
-        """What is left of the limit, below 0 where it does not fit; None where it is not known."""
+        """What is left of the limit, negative if the program does not fit; None if unknown."""
         if self.limit_bytes is None or self.total_bytes is None:
             return None
         return self.limit_bytes - self.total_bytes - (self.code_bytes or 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as JSON-able values, under a "schema" version."""
+        """The verdict as JSON-able values, with a "schema" version."""
         return {
             "schema": SCHEMA,
             "fits": self.fits,
@@ -97,14 +98,14 @@ class Fit:
 
     def __str__(self) -> str:
         if self.fits is None:
-            return f"not known whether it fits {self.target}: {self.error}{self._figures()}"
+            return f"no verdict for {self.target}: {self.error}{self._figures()}"
         verdict = f"{'fits' if self.fits else 'does not fit'} {self.target}"
         if self.total_bytes is None:
             return f"{verdict}: {self.error}"
         return f"{verdict}{self._figures()}; {self._rests_on()}"
 
     def _figures(self) -> str:
-        """What it needs and what there is."""
+        """What the program needs, and what the device has."""
         if self.total_bytes is None:
             return ""
         needs = f": needs {format_size(self.total_bytes)}"
@@ -113,34 +114,34 @@ class Fit:
         if self.limit_bytes is None or self.left_bytes is None:
             return needs
         note = f" ({self.limit_note})" if self.limit_note else ""
-        has = f", has {format_size(self.limit_bytes)}{note}"
+        has = f"; {format_size(self.limit_bytes)} available{note}"
         if self.left_bytes < 0:
-            return f"{needs}{has}, over by {format_size(-self.left_bytes)}"
-        return f"{needs}{has}, {format_size(self.left_bytes)} left"
+            return f"{needs}{has}; {format_size(-self.left_bytes)} over the limit"
+        return f"{needs}{has}; {format_size(self.left_bytes)} left"
 
     def _rests_on(self) -> str:
-        """What the verdict rests on."""
+        """How the verdict was reached."""
         if self.proof == "compiled":
             return "compiled" if self.fits or not self.error else "refused by the compiler"
-        uncounted = ", the code is not counted" if self.target.startswith(("v", "tpu")) else ""
+        uncounted = ", without the code" if self.target.startswith(("v", "tpu")) else ""
         return f"by buffer assignment{uncounted}"
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """A size that fits while the next one does not.
+    """A size that fits, while the next size does not.
 
-    Not every size was tried: where XLA rematerializes, a larger one may fit again.
+    Not every size was tried: where XLA rematerializes, a larger size may fit again.
 
     Attributes:
-        size: The size that fits; None: not even the smallest does.
-        next_size: The next multiple, which does not fit; None where at_most fits, or the search
+        size: The size that fits; None if even the smallest size does not.
+        next_size: The next multiple, which does not fit; None if at_most fits, or if the search
             ended early (see error).
-        fit: The verdict on size; on the smallest where that does not fit.
-        tried: Size -> verdict, in the order of the tries.
-        proof: "compiled" where size was compiled to the end and the next size refused;
-            "assigned" where one of both rests on the buffer assignment.
-        multiple_of: What the sizes are multiples of.
+        fit: The verdict on size; if size is None, on the smallest size.
+        tried: Size -> verdict, in the order in which they were tried.
+        proof: "compiled" if size and the next size were both compiled to the end; "assigned" if the
+            verdict on at least one of them is from the buffer assignment.
+        multiple_of: The sizes are multiples of this.
         error: Why the search ended early; "" otherwise.
         seconds: How long it took.
     """
@@ -158,7 +159,7 @@ class Largest:
 
     @property
     def monotone(self) -> bool:
-        """False where a larger size that was tried fits although a smaller one does not."""
+        """False if a larger size that was tried fits although a smaller one does not."""
         fitting = [size for size, fit in self.tried.items() if fit.fits]
         refused = [size for size, fit in self.tried.items() if fit.fits is False]
         return not fitting or not refused or max(fitting) < min(refused)
@@ -169,7 +170,7 @@ class Largest:
         return sum(fit.cpu_seconds for fit in self.tried.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as JSON-able values, under a "schema" version, without the tries' reports."""
+        """The answer as JSON-able values, with a "schema" version, and no reports in `tried`."""
         tried = {str(size): fit.to_dict() for size, fit in self.tried.items()}
         for one in tried.values():
             del one["report"]
@@ -197,14 +198,14 @@ class Largest:
         target = self.fit.target
         if self.size is None:
             smallest = min(self.tried, default=self.multiple_of)
-            return f"Not even {smallest} fits {target}: {self.fit}."
-        step = f" multiple of {self.multiple_of}" if self.multiple_of > 1 else ""
+            return f"Even {smallest} {self.fit}."
+        step = f"multiple of {self.multiple_of}" if self.multiple_of > 1 else "size"
         if self.next_size is None:
-            return f"{self.size} fits {target}, the largest that was tried."
-        return f"{self.size} is the largest{step} found for {target}."
+            return f"{self.size} is the largest {step} that was tried, and it fits {target}."
+        return f"{self.size} is the largest {step} found that fits {target}."
 
     def _proved(self) -> list[str]:
-        """What the two ends of the search rest on."""
+        """How both ends of the search were checked."""
         sentences = []
         if self.size is not None:
             left = self.fit.left_bytes
@@ -215,17 +216,17 @@ class Largest:
         if over is not None:
             left = over.left_bytes
             by = f", {format_size(-left)} over" if left is not None and left < 0 else ""
-            how = "compiled" if over.proof == "compiled" else "by buffer assignment"
+            how = over._rests_on().partition(", without")[0]
             sentences.append(f"{self.next_size} does not ({how}{by}).")
         return sentences
 
     def _sawtooth(self) -> list[str]:
-        """That sizes fit again above one that does not."""
+        """A warning where a larger size fits although a smaller one does not."""
         if self.monotone:
             return []
         refused = min(size for size, fit in self.tried.items() if fit.fits is False)
         fitting = max(size for size, fit in self.tried.items() if fit.fits)
         return [
-            f"Memory does not grow evenly with the size: {refused} does not fit although "
-            f"{fitting} does."
+            f"Memory does not grow evenly with the size: {refused} does not fit, although the "
+            f"larger size {fitting} fits."
         ]

@@ -1,4 +1,4 @@
-"""A changed program, compiled ahead of time from shapes: does it fit, and what is its peak.
+"""Whether a changed program fits, and its peak: compiled ahead of time, from shapes.
 
 jax is imported in functions, so that `import hbmwatch` stays light.
 """
@@ -28,19 +28,21 @@ Change = Literal["donation", "half-batch", "bfloat16", "sharding"]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a changed program needs, by the compiler that would compile it.
+    """What a changed program needs, according to the compiler of its device.
 
     Attributes:
-        change: What was changed ("donation of state['params'], state['mu']").
-        fits: Whether it fits the device; None where the compiler does not say (GPU and CPU
-            compilers never fail for memory, and no limit was given).
+        change: What was changed ("donating state['params'], state['mu']").
+        fits: Whether it fits the device; None if unknown (GPU and CPU compilers do not check
+            memory, and no limit is known or was given).
         peak_bytes_before: The peak of the program as it was, on one device.
         peak_bytes: The peak of the changed program.
         total_bytes: All that the compiler allocates for the changed program.
-        limit_bytes: What the device offers, as far as is known.
+        limit_bytes: The bytes that a program can use on the device; None if unknown.
         seconds: How long both compiles took.
-        error: The first line of why the changed program did not compile; "" where it did.
-        proof: What fits rests on: "compiled", also where the compiler refused, or "assigned".
+        error: The first line of the error with which the changed program did not compile; "" if it
+            compiled.
+        proof: "compiled" if the compiler finished, by accepting or by rejecting the program;
+            "assigned" if it was stopped at XLA's buffer assignment.
     """
 
     __module__ = "hbmwatch"
@@ -57,37 +59,34 @@ class Verification:
 
     @property
     def saves_bytes(self) -> int | None:
-        """By how much the peak fell; None where one of the two is not known."""
+        """By how much the peak fell; None if one of both peaks is unknown."""
         if self.peak_bytes is None or self.peak_bytes_before is None:
             return None
         return self.peak_bytes_before - self.peak_bytes
 
     def measured(self, finding: Finding) -> Finding:
-        """The finding with what was measured in place of what was derived.
+        """The finding, with the measured saving instead of the derived one.
 
-        A finding is returned unchanged where the peaks could not be measured.
+        The finding is returned unchanged if a peak is unknown.
         """
         if self.saves_bytes is None or self.peak_bytes is None:
             return finding
         fits = {True: "fits", False: "still does not fit", None: "compiles"}[self.fits]
-        result = (
-            f"; measured: with {self.change} it {fits}, the peak {format_size(self.peak_bytes)}"
-        )
+        evidence = finding.evidence.rstrip(".")
+        result = f". Measured ({self.change}): {fits}, peak {format_size(self.peak_bytes)}."
         return dataclasses.replace(
             finding,
             saves_bytes=self.saves_bytes,
             certainty="measured",
-            evidence=finding.evidence + result,
+            evidence=evidence + result,
         )
 
     def __str__(self) -> str:
         fits = {True: "fits", False: "does not fit", None: "compiles"}[self.fits]
         if self.peak_bytes is None or self.peak_bytes_before is None:
-            return f"with {self.change}: {self.error or 'not measured'}"
-        return (
-            f"with {self.change} the program {fits}: its peak is {format_size(self.peak_bytes)}, "
-            f"it was {format_size(self.peak_bytes_before)}"
-        )
+            return f"{self.change}: {self.error or 'not measured'}"
+        peak, before = format_size(self.peak_bytes), format_size(self.peak_bytes_before)
+        return f"{self.change}: {fits}, peak {peak} (was {before})"
 
 
 def verify(
@@ -103,28 +102,31 @@ def verify(
 ) -> Verification:
     """Compile a step as it is and with a change, for the same device, from shapes alone.
 
-    Nothing runs and no device memory is touched: arrays among the arguments are taken by their
-    shapes. Both compile in a child process, to XLA's buffer assignment, which has the peak and the
-    total of a whole compile. `fits` says whether a step fits a device that is not there.
+    Nothing runs, and no device memory is touched: only the shapes of the arguments count. Both
+    compile in a child process, to XLA's buffer assignment, which has the same peak and total as a
+    whole compile. To ask about another device, use `fits`.
 
     Args:
-        step: A jitted function, or one that watch_hbm returned: what has `.lower`.
+        step: A jitted function, or one that watch_hbm returned; it needs a `.lower`.
         args: Its arguments, as arrays or jax.ShapeDtypeStructs.
-        change: "donation" of what comes back updated, "half-batch", "bfloat16" arguments, or
-            "sharding" of replicated arguments; or a Finding, for the change that it advises.
-        variant: A function with the same arguments to compile instead of step (with jax.checkpoint
-            in its place, say). A jitted one keeps its own options; another one gets the donation
-            and the shardings of step.
-        paths: The argument leaves to change, by the beginning of their pytree path; those that the
-            figures point to where it is empty.
-        axis: The mesh axis for "sharding"; the largest where it is None.
-        limit_bytes: What the device offers, where the compiler does not say (GPU, CPU).
+        change: "donation" donates the arguments that are returned updated, "half-batch" halves the
+            batch, "bfloat16" casts float arguments, and "sharding" shards replicated arguments. Or
+            a Finding, for the change that it advises.
+        variant: A function with the same arguments to compile instead of `step`, for example with
+            jax.checkpoint where you would put it. A jitted variant keeps its own options; any other
+            gets the donation and the shardings of `step`.
+        paths: The argument leaves to change, by the first part of their pytree paths. If empty,
+            they are chosen from the figures of the program.
+        axis: The mesh axis for "sharding"; None: the largest one.
+        limit_bytes: The bytes that a program can use on the device, if the compiler does not check
+            memory (GPU, CPU).
         timeout_s: Seconds for each compile; then the compiler is killed.
         kwargs: Keyword arguments of the step.
 
     Raises:
         TypeError: step has no `.lower`.
-        ValueError: Nothing to change was asked for or found, or nothing that we can try.
+        ValueError: Neither or both of `change` and `variant` were given, `change` is not one of
+            those above, or the program has nothing that it could apply to.
     """
     wanted = _wanted(change, variant)
     start = time.perf_counter()
@@ -147,10 +149,10 @@ def verify(
 
 
 def _wanted(change: Change | Finding | None, variant: object) -> str:
-    """The change that was asked for.
+    """The name of the requested change.
 
     Raises:
-        ValueError: None, both, or one that we cannot try ourselves.
+        ValueError: Neither or both were given, or verify cannot apply the change itself.
     """
     if (change is None) == (variant is None):
         raise ValueError("verify needs either change=... or variant=...")
@@ -162,7 +164,7 @@ def _wanted(change: Change | Finding | None, variant: object) -> str:
     if name not in get_args(Change):
         choices = ", ".join(map(repr, get_args(Change)))
         raise ValueError(
-            f"{name!r} cannot be tried from shapes: choose one of {choices}, or pass variant=..."
+            f"cannot apply {name!r} automatically: choose one of {choices}, or pass variant=..."
         )
     return str(name)
 
@@ -171,7 +173,7 @@ def _wanted(change: Change | Finding | None, variant: object) -> str:
 
 
 def _facts(before: Compiled, info: CallInfo) -> ProgramFacts | None:
-    """The facts of the program as it was; None where it could not be compiled."""
+    """The facts of the program before the change; None if it could not be compiled."""
     if before.program is None or before.summary is None:
         return None
     return ProgramFacts(before.program, before.summary, before.message or OomMessage(""), info)

@@ -56,7 +56,7 @@ def test_fits_prints_a_verdict_and_the_report(
 def test_fits_says_what_does_not_fit_as_json(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A list with one verdict for each target; a value in the place of a function of the size."""
+    """A list with one verdict per target; the arguments are a value, not a function of the size."""
     arguments = ("preflight_model:step", "--args", "preflight_model:ARGS", "--limit", "1MiB")
     status, out, _ = run(capsys, "fits", *arguments, "--json")
     (fit,) = map(Fit.from_dict, json.loads(out))
@@ -80,7 +80,10 @@ def test_largest_prints_the_size(model: Path, capsys: pytest.CaptureFixture[str]
     """The sentence, and the same as JSON."""
     arguments = ("largest", *STEP, "--limit", "5MiB", "--proof", "assigned", "--start", "2")
     status, out, _ = run(capsys, *arguments)
-    assert (status, out.splitlines()[0][:35]) == (0, "2 is the largest found for cpu. 2 f")
+    assert (status, out.splitlines()[0][:47]) == (
+        0,
+        "2 is the largest size found that fits cpu. 2 fi",
+    )
 
     _, out, _ = run(capsys, *arguments, "--json")
     (found,) = json.loads(out)
@@ -91,7 +94,10 @@ def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFix
     """Stored, as before, grown by more than was allowed, and the line that grew."""
     budget = ("budget", "--baseline", "hbm.json", "--cache", "cache")
     status, out, err = run(capsys, *budget)
-    assert (status, err) == (3, "hbmwatch: hbm.json has no steps: name one, with --update\n")
+    assert (status, err) == (
+        3,
+        "hbmwatch: hbm.json has no steps: add one with MODULE:STEP and --update\n",
+    )
 
     # The CPU has no limit, so the verdict is not known, and that is no budget.
     status, out, _ = run(capsys, *budget, *STEP, "--size", "2", "--update")
@@ -102,10 +108,10 @@ def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFix
     ("arguments", "said"),
     [
         (("fits", "nowhere:step"), "cannot load nowhere:step: No module named 'nowhere'"),
-        (("fits", "preflight_model"), "'preflight_model' names no object of a module"),
-        (("fits", *STEP[:2], "preflight_model:NUMBER"), "gave a int, not a tuple of arguments"),
-        (("fits", *STEP, "--size", "1", "--on", "v99"), "no target 'v99'"),
-        (("largest", STEP[0]), "largest needs --args: a function of the size"),
+        (("fits", "preflight_model"), "'preflight_model' does not name an object in a module"),
+        (("fits", *STEP[:2], "preflight_model:NUMBER"), "gives int, not a tuple of arguments"),
+        (("fits", *STEP, "--size", "1", "--on", "v99"), "unknown target 'v99'"),
+        (("largest", STEP[0]), "largest needs --args: a function that takes the size"),
         (
             ("budget", "--baseline", "b.json", "--fail-on-increase", "much"),
             "'much' is neither a share",

@@ -48,7 +48,7 @@ def test_an_unchanged_step_is_not_compiled_again(
 
 
 def test_a_damaged_verdict_is_none(tmp_path: Path) -> None:
-    """The step is compiled, and the file is written anew."""
+    """The step is compiled, and the file is written again."""
     asked(tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_text("{")

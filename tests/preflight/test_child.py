@@ -58,7 +58,7 @@ def children(folder: Path) -> list[int]:
 
 
 def script(path: Path, text: str) -> str:
-    """An executable that stands for the Python interpreter."""
+    """An executable that replaces the Python interpreter."""
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)

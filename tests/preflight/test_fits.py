@@ -20,7 +20,7 @@ def add_one(x: Any) -> Any:
 
 
 def x_of(mib: int) -> jax.ShapeDtypeStruct:
-    """An argument of so many MiB."""
+    """An argument of a number of MiB."""
     return jax.ShapeDtypeStruct((mib, 512, 512), jnp.float32)
 
 
@@ -71,7 +71,7 @@ def test_a_gpus_limit_is_assumed() -> None:
     fit = fits(add_one, x_of(64), on="h100", proof="assigned", memory_fraction=0.5)
 
     assert (fit.fits, fit.limit_bytes) == (True, 84929347584 // 2)
-    assert "0.5 of the card's memory, assumed" in str(fit)
+    assert "assumed: 0.5 of the card's memory" in str(fit)
 
 
 @pytest.mark.slow

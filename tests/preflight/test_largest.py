@@ -40,7 +40,9 @@ def test_on_a_tpu_both_ends_are_proved_by_its_compiler() -> None:
     assert result.fit is result.tried[8062]
     assert result.tried[8063].fits is False
     assert result.monotone
-    assert str(result).startswith("8062 is the largest found for v5e. 8062 fits (compiled,")
+    assert str(result).startswith(
+        "8062 is the largest size found that fits v5e. 8062 fits (compiled,"
+    )
     assert json.loads(json.dumps(result.to_dict()))["size"] == 8062
 
 
@@ -54,7 +56,7 @@ def test_a_limit_of_ones_own_and_multiples() -> None:
 
     assert (result.size, result.next_size) == (4, 6)
     assert set(tried) == set(result.tried)
-    assert str(result).startswith("4 is the largest multiple of 2 found for cpu.")
+    assert str(result).startswith("4 is the largest multiple of 2 found that fits cpu.")
 
 
 @pytest.mark.slow
@@ -72,7 +74,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
     """No symbolic dimension, no tuple, no size below at_most."""
     with pytest.raises(TypeError, match="one symbolic dimension"):
         largest(scaled, rows(4), limit_bytes=MIB)
-    with pytest.raises(TypeError, match=r"args_of\(1\) gave a ShapeDtypeStruct, not a tuple"):
+    with pytest.raises(TypeError, match=r"args_of\(1\) returned ShapeDtypeStruct, not a tuple"):
         largest(scaled, lambda n: rows(n)[0], limit_bytes=MIB)
     with pytest.raises(ValueError, match="no multiple of 8 is at most 4"):
         largest(scaled, rows, multiple_of=8, at_most=4)
@@ -152,4 +154,4 @@ def test_where_nothing_fits_the_smallest_is_the_verdict() -> None:
     result = found(Tries(compiler(lambda n: LIMIT + n), 8, None), LIMIT, True, 1, None, "compiled")
 
     assert (result.size, result.next_size, result.fit.fits) == (None, 8, False)
-    assert str(result).startswith("Not even 8 fits v5e: does not fit v5e:")
+    assert str(result).startswith("Even 8 does not fit v5e:")

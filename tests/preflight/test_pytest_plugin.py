@@ -59,9 +59,9 @@ def test_a_step_above_the_limit_fails_with_its_report(tmp_path: Path) -> None:
     out = ran(tmp_path)
 
     assert "2 failed, 2 passed" in out
-    assert "Does not fit cpu: needs 2 MiB, has 1 MiB, over by 1 MiB" in out
+    assert "Does not fit cpu: needs 2 MiB; 1 MiB available; 1 MiB over the limit" in out
     assert "hbmwatch: " in out
-    assert "test_nothing has to return a step and its arguments" in out
+    assert "test_nothing must return a step and its arguments" in out
 
 
 def test_the_plugin_loads_nothing_until_a_test_asks(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_gpus_limit_is_a_share_of_its_memory(word: str, monkeypatch: pytest.Mo
     assert resolve(word).limit_bytes == int(whole * 0.75)
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.9")
     assert resolve(word).limit_bytes == int(whole * 0.9)
-    assert resolve(word).limit_note == "0.9 of the card's memory, assumed"
+    assert resolve(word).limit_note == "assumed: 0.9 of the card's memory"
     assert resolve(word, 0.5).limit_bytes == int(whole * 0.5)
 
 
@@ -61,7 +61,7 @@ def test_devices_and_topologies_name_their_target() -> None:
 
 @pytest.mark.tpu
 def test_the_limit_is_that_of_the_installed_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It changes with the version; of one that is not known the figure is said to be another's."""
+    """It depends on the version; for an unknown version, a note names the version it is from."""
 
     def limit(version: str) -> tuple[Any, str]:
         monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
@@ -70,21 +70,23 @@ def test_the_limit_is_that_of_the_installed_libtpu(monkeypatch: pytest.MonkeyPat
 
     assert limit("0.0.42.1") == (31996 * MIB, "")
     assert limit("0.0.50.1") == (31992 * MIB, "")
-    assert limit("0.1.7") == (31996 * MIB, "as of libtpu 0.0.42")
+    assert limit("0.1.7") == (31996 * MIB, "measured with libtpu 0.0.42")
 
 
 @pytest.mark.parametrize(
     ("on", "said"),
     [
-        ("v99", "no target 'v99': choose one of v4, v5e,"),
-        ("v5e:4x", "'4x' is no shape of a topology"),
+        ("v99", "unknown target 'v99': choose one of v4, v5e,"),
+        ("v5e:4x", "'4x' is not the shape of a topology"),
         ("v5p:2x2", "a v5p topology has 3 dimensions (v5p:2x2x2)"),
-        ("h100:2x2", "GPUs are counted (h100:8)"),
+        ("h100:2x2", "give a number of GPUs (h100:8), not a shape"),
         (7, "on=7 is neither a target nor jax devices"),
     ],
 )
-def test_what_is_no_target_is_said(on: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ValueError with what can be named."""
+def test_an_unknown_target_is_refused(
+    on: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ValueError says what is wrong, and what the choices are."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     with pytest.raises(ValueError) as caught:
         resolve(on)
@@ -104,6 +106,6 @@ def test_a_compiler_that_is_missing_is_named_with_its_extra(
 
 @pytest.mark.gpu
 def test_a_share_of_the_memory_is_between_0_and_1() -> None:
-    """The rest is refused."""
+    """Any other number is refused."""
     with pytest.raises(ValueError, match="memory_fraction"):
         resolve("h100", 1.5)
