@@ -21,7 +21,7 @@ class Advice:
             first.
         link: Where to read on.
         will_not_help: What people usually try here without effect; "" where there is nothing.
-        change: The change that `verify` can try for it; "" where it can try none.
+        change: The change with which `verify` can try it; "" if there is none.
         least_share_of_peak: The bytes over the limit count as at least this share of the peak;
             None: rank.LEAST_SHARE_OF_PEAK.
         weigh: Gives the weight where it depends on the program; None: it is prior_weight.
@@ -44,7 +44,7 @@ class Advice:
         certainty: Certainty = "derived",
         will_not_help: str | None = None,
     ) -> Finding:
-        """A finding with this advice; will_not_help replaces the advice's own where it is given."""
+        """A finding with this advice; `will_not_help`, if given, replaces the advice's own."""
         return Finding(
             slug=self.slug,
             title=title,

@@ -18,7 +18,7 @@ LEAST_SHARE_OF_PEAK = 0.5
 
 
 def find(facts: ProgramFacts) -> Finding | None:
-    """How the bytes scale, where every buffer is ordinary; None where nothing failed."""
+    """How the bytes scale with the batch; None if nothing failed."""
     if not facts.message.text and facts.limit_bytes is None:
         return None
     batch, over = facts.batch, facts.over_limit_bytes
@@ -73,7 +73,7 @@ def _describe_batch(facts: ProgramFacts, batch: Batch) -> str:
 
 
 def fitting_length(facts: ProgramFacts) -> int:
-    """The largest batch whose peak should fit; 0 where there is none, or no limit is known."""
+    """The largest batch that should fit; 0 if there is none, or if no limit is known."""
     limit, over, length = facts.limit_bytes, facts.over_limit_bytes, facts.batch.length
     if limit is None or not over:
         return 0

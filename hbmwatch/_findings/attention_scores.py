@@ -10,7 +10,7 @@ ADVICE = BufferAdvice(
     prior_weight=1.8,
     title="A full attention score matrix (all pairs of tokens){at}",
     remedy="Use attention that never stores the score matrix: jax.nn.dot_product_attention with a "
-    "flash (cudnn) or Pallas splash kernel, or blocks of queries by jax.lax.map.",
+    "flash (cudnn) or Pallas splash kernel, or jax.lax.map over blocks of queries.",
     link="https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html",
     will_not_help="jax.checkpoint around the layer: the scores of one layer still exist in full",
 )
@@ -19,7 +19,7 @@ LEAST_RANK = 3
 
 
 def is_attention(candidate: Candidate) -> bool:
-    """Whether a softmax is taken of a product of two batches of tokens, or of a square one."""
+    """Whether a softmax reads a product of two batches of tokens, or a square product."""
     product = candidate.product
     if product is None or not candidate.is_softmax_input:
         return False

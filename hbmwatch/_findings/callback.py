@@ -13,8 +13,8 @@ ADVICE = BufferAdvice(
     title="Remove a jax.debug.print or callback: it keeps a whole buffer{at}",
     remedy="Remove the jax.debug.print (or callback), or pass it a reduced value such as a mean.",
     link="https://docs.jax.dev/en/latest/debugging/print_breakpoint.html",
-    will_not_help="a smaller batch, which only makes the printed buffer smaller: without the "
-    "callback the compiler need not allocate it at all",
+    will_not_help="a smaller batch, which only makes the buffer smaller: without the "
+    "callback the compiler may not have to allocate it at all",
     reads_origin=False,
 )
 

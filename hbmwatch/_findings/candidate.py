@@ -1,4 +1,4 @@
-"""A family of equal large buffers at the peak, and what the rules on large buffers ask about it."""
+"""Equal large buffers at the peak, with the properties that the rules on large buffers test."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Candidate:
 
     @functools.cached_property
     def is_softmax_input(self) -> bool:
-        """Whether a softmax is taken of the buffer, or made it."""
+        """Whether a softmax reads the buffer, or computes it."""
         return is_softmax_input(self.first, self.origin, self.uses)
 
     def _is_scalar(self, instruction: HloInstructionProto) -> bool:

@@ -51,15 +51,15 @@ def find(facts: ProgramFacts) -> Finding | None:
 def _coarse(recomputed: Sequence[LiveBuffer]) -> Finding:
     """The finding on a checkpoint around too much."""
     return ADVICE.finding(
-        title="A jax.checkpoint covers too much: all layers are recomputed at once"
-        f"{at_line(recomputed)}",
+        title=f"A jax.checkpoint covers too much: all layers{at_line(recomputed)} are recomputed "
+        "at once",
         evidence=f"{plural(len(recomputed), 'buffer')} of rematted_computation "
         f"({format_size(all_bytes(recomputed))}), computed{at_lines(recomputed)}, exist at the "
         "same time at the peak.",
         remedy="Put jax.checkpoint around each layer (the body of the scan) instead of around all "
         "layers, so that one layer is recomputed at a time.",
         saves_bytes=freed_bytes(recomputed),
-        will_not_help=f"{AROUND_STEP}; the policies None and nothing_saveable, which are the same",
+        will_not_help=f"{AROUND_STEP}; policy=nothing_saveable, which is the same as no policy",
     )
 
 
@@ -69,7 +69,7 @@ def _every_input(facts: ProgramFacts, inputs: Sequence[LiveBuffer]) -> Finding:
     layers = _layers(facts, max(inputs, key=lambda live: live.size_bytes))
     groups = math.isqrt(layers)
     return ADVICE.finding(
-        title=f"Nest jax.checkpoint: the kept inputs of {layers} layers fill the peak"
+        title=f"Nest jax.checkpoint: the saved inputs of {layers} layers fill the peak"
         f"{at_line(inputs)}",
         evidence=f"The inputs of {layers} checkpointed layers take {format_size(total)} "
         f"({plural(len(inputs), 'buffer')} computed{at_lines(inputs)}), which is most of the peak.",

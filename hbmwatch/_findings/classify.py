@@ -1,4 +1,4 @@
-"""Findings on large buffers: an ordered list of rules, of which the first that matches wins.
+"""Findings on large buffers: an ordered list of rules; the first rule that matches wins.
 
 RULES is that list. A rule says what a buffer is, as far as the rules above it did not; so a row's
 position matters, and each rule is a function that can be tested alone. Surer signs come first: the
@@ -36,7 +36,7 @@ from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 
 _CANDIDATE_KINDS = frozenset("temporary output constant".split())
-# From here on, more than half of the buffer is padding, which has a finding of its own.
+# From this expansion on, more than half of a buffer is padding, which has its own finding.
 LEAST_PADDED_EXPANSION = 2.0
 
 

@@ -23,11 +23,11 @@ ADVICE = Advice(
 CAST_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=ADVICE.prior_weight,
-    title="Arguments are cast to float32 as a whole{at}",
+    title="Whole arguments are cast to float32{at}",
     remedy="Keep the dtype of the argument, or cast inside the loop or layer, where only one slice "
     "is used at a time.",
     link=ERROR_1000,
-    will_not_help="jax.checkpoint: the cast copy exists where it is used",
+    will_not_help="jax.checkpoint: the float32 copy exists in full again when it is used",
     change=ADVICE.change,
     names_argument=True,
 )

@@ -16,7 +16,7 @@ ADVICE = Advice(
     slug="gather",
     prior_weight=3.0,
     link=SHARDING,
-    will_not_help="jax.checkpoint: the full copy is gathered again each time",
+    will_not_help="jax.checkpoint: it gathers the full copy again",
 )
 # A sharded state is gathered leaf by leaf, and many copies reach the minimum together.
 LEAST_SHARE_OF_MINIMUM = 1 / 8
@@ -40,8 +40,8 @@ def find(facts: ProgramFacts) -> Finding | None:
     shards = max(math.prod(argument.tiles), 2)
     paths = list_some(a.path for _, a in copies)
     return ADVICE.finding(
-        title=f"Keep {argument.path} sharded: the compiler all-gathers the full array on every "
-        f"device{at_lines(buffers)}",
+        title=f"Keep {argument.path} sharded{at_lines(buffers)}: the compiler all-gathers the full "
+        "array on every device",
         evidence=f"{plural(len(copies), 'buffer')} ({format_size(total)}) on each of "
         f"{facts.device_count} devices: all of {paths} {list(argument.global_dims)}. "
         f"{_describe(largest)}",

@@ -8,11 +8,11 @@ from hbmwatch._findings.candidate import Candidate
 ADVICE = BufferAdvice(
     slug="jacobian",
     prior_weight=2.0,
-    title="A Jacobian (or Hessian), computed by vmap over a whole basis{at}",
-    remedy="Use the mode that fits (jacfwd for few inputs, jacrev for few outputs), products (jvp, "
+    title="A full Jacobian (or Hessian) is materialized{at}",
+    remedy="Use the right mode (jacfwd for few inputs, jacrev for few outputs), products (jvp, "
     "vjp, Hessian-vector) instead of the matrix, or jax.lax.map over the basis in chunks.",
     link="https://docs.jax.dev/en/latest/jacobian-vector-products.html",
-    will_not_help="jax.checkpoint: the basis is carried forward, and no backward pass waits for it",
+    will_not_help="jax.checkpoint: it frees only values that a backward pass reads later",
 )
 
 

@@ -18,5 +18,5 @@ ADVICE = BufferAdvice(
 
 
 def is_logits(candidate: Candidate) -> bool:
-    """Whether a softmax is taken of a product that is much larger than its factors."""
+    """Whether a softmax reads a product that is much larger than its factors."""
     return candidate.product is not None and candidate.is_softmax_input

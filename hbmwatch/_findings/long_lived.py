@@ -30,7 +30,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         title=f"A temporary is created early and used late{at_line(idle)}",
         evidence=f"{plural(len(idle), 'buffer')} ({format_size(total)}) {lives} through most of "
         f"the program, but the program reads {it} only near both ends. {which} lives from "
-        f"point {first.op.start} to {first.op.end} of {len(facts.summary.heap_bytes)}.",
+        f"program point {first.op.start} to {first.op.end} of {len(facts.summary.heap_bytes)}.",
         remedy="Recompute it where it is used late (or put jax.checkpoint around the part that "
         "makes it), or move the two uses together.",
         saves_bytes=total,

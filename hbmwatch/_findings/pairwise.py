@@ -28,13 +28,13 @@ LEAST_COPIES = 32
 
 
 def is_mapped_twice(candidate: Candidate) -> bool:
-    """Whether rows are multiplied under two vmaps: a softmax over them makes no tokens of them."""
+    """Whether two vmaps multiply rows; such products are pairs even if a softmax reads them."""
     nested = any("vmap(vmap(" in name for name in candidate.origin.names)
     return nested and multiplies_rows(candidate)
 
 
 def multiplies_rows(candidate: Candidate) -> bool:
-    """Whether arguments are multiplied row by row: one with itself, or two of as many features.
+    """Whether arguments are multiplied row by row: one by itself, or two with equal features.
 
     The weights of a layer have the features first, and those of the result last.
     """

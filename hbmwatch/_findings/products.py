@@ -46,12 +46,12 @@ def find_product(graph: Graph, ends: Sequence[OriginInstruction]) -> Product | N
 
 
 def is_softmax_input(live: LiveBuffer, origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:
-    """Whether a softmax (or logsumexp) is taken of a buffer, or made it."""
+    """Whether a softmax (or logsumexp) reads a buffer, or computes it."""
     names = " ".join(origin.names) + joined_names(uses)
     if any(word in names for word in _SOFTMAX):
         return True
-    # Without a name, the sign is an exponential and a reduction. With a logistic they are an
-    # activation; a backward pass, which sums gradients, has both for any activation.
+    # Without a name, an exponential and a reduction show a softmax. Together with a logistic they
+    # are an activation. A backward pass has both for any activation, because it sums gradients.
     opcodes = origin.chain | {user.opcode for user in uses}
     plain = "logistic" not in names and not is_backward(live.context)
     return plain and "exponential" in opcodes and bool(opcodes & {"reduce", "reduce-window"})

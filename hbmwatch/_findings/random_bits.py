@@ -28,12 +28,12 @@ RANDOM_NAMES = (
     "random_gamma",
     "_shuffle",
 )
-# The opcodes of which threefry, written out, has all.
+# Threefry, written out in HLO, has all of these opcodes.
 THREEFRY_OPCODES = frozenset(("xor", "shift-left", "shift-right-logical"))
 
 
 def is_random_draw(candidate: Candidate) -> bool:
-    """Whether the buffer holds the bits of a generator, or a value right behind them.
+    """Whether the buffer holds random bits, or values computed directly from them.
 
     On a mesh, the result of a draw is left to the finding on replication.
     """

@@ -24,8 +24,8 @@ from hbmwatch._findings import (
 from hbmwatch._findings.advice import Advice
 from hbmwatch._records.report import Finding
 
-# Where little is over the limit, a remedy that frees two fifths of the peak counts in full: one
-# that frees more is not likelier to be the cause.
+# If the program is only a little over the limit, a remedy that frees two fifths of the peak counts
+# in full; one that frees more is not more likely to be the cause.
 LEAST_SHARE_OF_PEAK = 0.4
 T = TypeVar("T")
 Finder = Callable[[ProgramFacts], Finding | None]
@@ -42,7 +42,7 @@ FINDERS: tuple[Finder, ...] = (
     residuals.find,
     dtype.find,
 )
-# These look only where no other finding is worth reporting, one after the other.
+# These are tried in order, and only if no other finding is worth reporting.
 LAST_FINDERS: tuple[Finder, ...] = (long_lived.find, aggregate.find)
 
 _OF_PROGRAMS = (
@@ -68,7 +68,7 @@ ADVICE: dict[str, Advice] = {advice.slug: advice for advice in _OF_BUFFERS} | {
 def find_findings(
     facts: ProgramFacts, failed: list[Exception] | None = None
 ) -> tuple[Finding, ...]:
-    """The remedies for a program, ranked; the aggregate alone where every buffer is ordinary.
+    """The remedies for a program, ranked; only the aggregate if every buffer is ordinary.
 
     Args:
         facts: The failing program.
@@ -95,7 +95,7 @@ def find_findings(
 
 
 def _larger_of_each_slug(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """The findings of both, and of two with one slug the one that frees more; else the second."""
+    """The findings of both lists; of one slug, the one that frees more."""
     freed = {finding.slug: finding.saves_bytes or 0 for finding in second}
     kept = [f for f in first if (f.saves_bytes or 0) > freed.get(f.slug, -1)]
     slugs = {finding.slug for finding in kept}
@@ -117,5 +117,5 @@ def rank(facts: ProgramFacts, finding: Finding) -> float:
 
 
 def change_for(slug: str) -> str:
-    """The change that `verify` can try for a finding; "" where it can try none."""
+    """The change with which `verify` can try a finding; "" if there is none."""
     return ADVICE[slug].change if slug in ADVICE else ""

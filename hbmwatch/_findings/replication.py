@@ -20,7 +20,7 @@ ADVICE = Advice(
     will_not_help="more devices, while each of them holds the full array",
     change="sharding",
 )
-# What programs call the mesh axis of tensor parallelism, along which the batch is replicated.
+# Common names of the tensor-parallel mesh axis, along which the batch is replicated on purpose.
 _MODEL_AXES = frozenset("model mdl mp tp tensor tensor_parallel".split())
 # A leaf below a quarter of the average share of the minimum is a bias or a scale among weights.
 LEAST_SHARE_OF_MINIMUM = 1 / 4
@@ -64,7 +64,7 @@ def find(facts: ProgramFacts) -> Finding | None:
 
 
 def replicated_leaves(facts: ProgramFacts) -> list[ReplicatedLeaf]:
-    """The replicated arguments and outputs, if together they are worth it, without tiny ones."""
+    """The replicated arguments and outputs, without tiny ones; none below the minimum."""
     leaves = []
     for argument in facts.arguments:
         if argument.in_hbm and is_replicated(argument.sharding, len(argument.dims)):
@@ -131,7 +131,7 @@ def _freed_temporary_bytes(facts: ProgramFacts) -> int:
 
 
 def replicated_batch(facts: ProgramFacts) -> ReplicatedBatch | None:
-    """The batch if all its arguments are replicated, along an axis where that is a mistake.
+    """The batch, if all its arguments are replicated along an axis where that is a mistake.
 
     Every device of a tensor parallel axis computes the whole batch on purpose; a nameless axis may
     be tensor parallel if any argument is sharded over it.
@@ -165,5 +165,5 @@ def _batch_finding(facts: ProgramFacts, replicated: ReplicatedBatch) -> Finding:
         "with it.",
         remedy=f"Shard the batch over the mesh{sharding}, by in_shardings or device_put.",
         saves_bytes=replicated.freed_bytes,
-        will_not_help="jax.checkpoint, although jvp makes most of these bytes",
+        will_not_help="jax.checkpoint: every device would still compute the whole batch",
     )

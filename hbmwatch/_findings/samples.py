@@ -17,12 +17,12 @@ ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit alone: vmap is the same as writing out the batch dimension",
 )
-# A vmap over a gradient, for each sample or chain; the batch of a loss has the vmap inside of jvp.
+# A vmap around a gradient: one gradient per sample. For a batched loss, vmap is inside of jvp.
 _MAPPED_GRADIENTS = ("vmap(jvp(", "vmap(transpose(")
 
 
 def is_mapped(candidate: Candidate) -> bool:
-    """Whether the buffer is made under a vmap of the user, and not for a gradient.
+    """Whether a vmap of the user makes the buffer, and not for a gradient.
 
     The generators of jax.random have a vmap inside, so the search ends at their names.
     """

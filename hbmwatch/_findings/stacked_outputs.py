@@ -10,11 +10,11 @@ from hbmwatch._findings.phrases import LAX_SCAN
 ADVICE = BufferAdvice(
     slug="stacked-outputs",
     prior_weight=1.8,
-    title="The stacked outputs of a scan, one entry per step{at}",
+    title="A scan stacks its outputs over all steps{at}",
     remedy="Return from the scan only what is needed (the last state, a running mean, every n-th "
     "step): the second output of the body is stacked over all steps.",
     link=LAX_SCAN,
-    will_not_help="donation or jax.checkpoint: this is the result itself",
+    will_not_help="donation or jax.checkpoint: this buffer is the result of the scan",
     reads_origin=False,
 )
 

@@ -23,12 +23,12 @@ ADVICE = BufferAdvice(
     remedy="Write the loop as jax.lax.scan or fori_loop that carries the partial result, so that "
     "the values of one step exist at a time.",
     link=LAX_SCAN,
-    will_not_help="del in Python: under jit the compiler orders the steps",
+    will_not_help="del in Python: under jit, the compiler decides when a buffer is freed",
     freed_bytes=_freed_bytes,
 )
-# Up to three equal buffers come from one formula as well: q, k and v.
+# One formula can also make up to three equal buffers: q, k and v.
 LEAST_STEPS = 4
-# As many gradients as arguments of this shape, and as many updates, are no steps of a loop.
+# Gradients and updates of the arguments of this shape are not steps of a loop.
 MOST_PER_ARGUMENT = 2
 _ONLY_CUTS = frozenset(
     "parameter copy transpose bitcast reshape fusion copy-start copy-done slice tuple "

@@ -17,7 +17,7 @@ ADVICE = Advice(
 
 
 def find(message: OomMessage) -> tuple[Finding, ...]:
-    """The finding of a message on memory that a kernel's blocks are in; none of other messages.
+    """The finding if the message is about a kernel's memory, such as VMEM; else none.
 
     Args:
         message: The error message.

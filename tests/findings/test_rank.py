@@ -41,7 +41,7 @@ def test_of_two_findings_of_one_slug_the_one_that_frees_more_counts() -> None:
     }
 
     assert titles == {
-        0: ["Arguments are cast to float32 as a whole"],
+        0: ["Whole arguments are cast to float32"],
         3: ["Compute in bfloat16: float32 temporaries in a bfloat16 program"],
     }
 

@@ -18,7 +18,7 @@ SAMPLES = Path(__file__).parents[1] / "messages" / "samples"
     "file", ["real-tpu_jax-0.10.2_libtpu-0.0.42.1_vmem.txt", "tpu-allocation--vmem.txt"]
 )
 def test_memory_on_the_chip_is_a_matter_of_blocks(file: str) -> None:
-    """What ran out in VMEM is told from the text: its figures, the kernel, block sizes."""
+    """The finding on VMEM is read from the text: its figures, the kernel, block sizes."""
     message = parse_oom((SAMPLES / file).read_text(encoding="utf-8"))
     assert message is not None
     (finding,) = vmem.find(message)
