@@ -98,7 +98,8 @@ class Fit:
 
     def __str__(self) -> str:
         if self.fits is None:
-            return f"no verdict for {self.target}: {self.error}{self._figures()}"
+            figures = self._figures().replace(": ", "; ", 1)
+            return f"no verdict for {self.target}: {self.error}{figures}"
         verdict = f"{'fits' if self.fits else 'does not fit'} {self.target}"
         if self.total_bytes is None:
             return f"{verdict}: {self.error}"

@@ -49,7 +49,9 @@ def test_fits_prints_a_verdict_and_the_report(
     status, out, _ = run(capsys, "fits", *arguments)
 
     assert status == 0
-    assert out.startswith("cpu  fits cpu: needs 4 MiB, has 4 MiB, 0 B left; compiled\n\nhbmwatch:")
+    assert out.startswith(
+        "cpu  fits cpu: needs 4 MiB; 4 MiB available; 0 B left; compiled\n\nhbmwatch:"
+    )
     assert (model / "page.html").read_text().startswith("<!doctype html>")
 
 

@@ -75,12 +75,12 @@ def test_a_gpus_limit_is_assumed() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_target_it_is_the_backend_at_hand() -> None:
+def test_without_a_target_it_is_the_default_device() -> None:
     """On the CPU nothing says what fits; with a limit it is decided."""
     unknown = fits(add_one, x_of(1))
     assert (unknown.fits, unknown.target) == (None, "cpu")
     assert unknown.total_bytes == 2 * MIB
-    assert "no limit is known for cpu" in str(unknown)
+    assert "the memory limit of cpu is unknown; pass limit_bytes; needs 2 MiB" in str(unknown)
 
     for limit, expected in ((2 * MIB, True), (2 * MIB - 1, False)):
         assert fits(add_one, x_of(1), limit_bytes=limit).fits is expected
