@@ -9,6 +9,7 @@ from typing import Any
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
 from hbmwatch._cli.console import print_json, print_on_stderr
+from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 
 _PAGE = "https://openxla.org/xla/oom_debugging"
 
@@ -32,8 +33,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         program = _step_here() if options.on is None else _step_for(options.on)
     except Exception as error:
-        here = options.on is None
-        problem = "start a JAX backend" if here else f"compile for {options.on!r}"
+        problem = f"compile for {options.on!r}" if options.on is not None else "start a JAX backend"
         print_on_stderr(f"cannot {problem}: {error}")
         return NOTHING_FOUND
     if not options.json:
@@ -57,14 +57,7 @@ def _prepare(on: str | None) -> None:
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
     if on is None:
         return
-    # libtpu compiles for a topology on any machine, as long as it does not look for its own TPU.
-    for name, value in {
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-    }.items():
+    for name, value in WITHOUT_TPU.items():
         os.environ.setdefault(name, value)
 
 

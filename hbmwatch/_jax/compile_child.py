@@ -93,7 +93,7 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _devices(job: dict[str, Any]) -> list[Any]:
-    """The devices of the job's target, none of which need be here."""
+    """The devices of the job's target; the machine need not have them."""
     if job["platform"] == "tpu":
         from jaxlib import xla_client
 

@@ -18,21 +18,14 @@ from typing import Any
 
 from hbmwatch._jax import compile_child
 from hbmwatch._jax.compile_child import ANSWER, DUMP, JOB, MODULE, OPTIONS
+from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 from hbmwatch._jax.request import CompileRequest
 
 _POLL_S = 0.01
 _KEPT_LINES = 3
 _COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # the latter before jax 0.8
 
-# libtpu compiles on any machine, as long as it does not look for a local TPU.
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
+_ENVIRONMENT = {**WITHOUT_TPU, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 @dataclass(frozen=True, slots=True)
