@@ -113,7 +113,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """The facts of a failing program; everything derived is computed on demand.
+    """The facts of a failing program; derived properties are computed on demand.
 
     Attributes:
         program: The failing program.

@@ -76,7 +76,7 @@ class LiveBuffer(NamedTuple):
 
     @property
     def context(self) -> str:
-        """The op_name that tells the pass that made it; for a loop buffer, the loop's own.
+        """The op_name that shows which pass made it; for a loop buffer, the op_name of the loop.
 
         The value that a loop writes may come from a gradient inside of its body.
         """
@@ -105,7 +105,7 @@ def is_recomputed(op_name: str) -> bool:
 
 
 def is_one_per_layer(count: int) -> bool:
-    """Whether so many equal buffers of a differentiated program are one per layer."""
+    """Whether this number of equal buffers of a differentiated program means one per layer."""
     return count >= LEAST_LAYERS
 
 

@@ -15,14 +15,14 @@ MOST_STEPS = 300
 
 @dataclass(frozen=True, slots=True)
 class LoopBuffer:
-    """A buffer that a loop fills, one slice an iteration.
+    """A buffer that a loop fills, one slice per iteration.
 
     Attributes:
         loop: The while instruction.
         update: The instruction that writes the slice (a dynamic-update-slice, or a fusion of one).
         length: The length of the dimension along which it is filled.
         from_argument: Whether the loop starts from an argument: it updates a state in place.
-        context: The op_name of the loop ("jit(step)/jvp()/while"), which tells the pass.
+        context: The op_name of the loop ("jit(step)/jvp()/while"), which shows the pass.
     """
 
     loop: HloInstructionProto
@@ -50,7 +50,7 @@ class LoopBuffers:
         return fills
 
     def of(self, instruction: HloInstructionProto, index: Sequence[int]) -> LoopBuffer | None:
-        """The loop that fills a buffer slice by slice; None where none does.
+        """The loop that fills a buffer slice by slice; None if there is none.
 
         Args:
             instruction: The instruction that defines the buffer.

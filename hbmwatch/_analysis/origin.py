@@ -30,7 +30,7 @@ class OriginInstruction:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The instructions in which a buffer's number of elements came into being.
+    """The instructions that introduced a buffer's number of elements.
 
     Attributes:
         ends: The instructions at which the walk ends; arguments and loops among them.

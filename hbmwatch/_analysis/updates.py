@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.graph import Graph
 from hbmwatch._xla.protos import HloComputationProto, HloInstructionProto
 
-# After one of these, a value is not computed element by element any more.
+# After one of these opcodes, a value is no longer computed element by element.
 _MIXES = frozenset(
     "dot convolution reduce reduce-window sort gather custom-call rng rng-bit-generator iota "
     "constant broadcast all-reduce all-gather scatter".split()

@@ -157,7 +157,7 @@ def _keep(sources: _Sources) -> str | None:
 
 
 def _notes(sources: _Sources) -> tuple[str, ...]:
-    """How certain it is that this program failed, and what the reader should know besides."""
+    """How certain it is that this program failed, and the notes on the failure."""
     certainty = sources.captured.note if sources.captured is not None else ""
     found = notes.notes(
         sources.program, sources.summary, sources.message, sources.call, sources.device

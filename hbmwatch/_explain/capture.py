@@ -185,7 +185,7 @@ def _compiled_name(message: OomMessage, failed: FailedCall, lowered: Any | None)
 
 
 def _candidates(modules: Mapping[str, bytes], message: OomMessage) -> list[Program]:
-    """The programs that ask for the size in the message, oldest first."""
+    """The programs that allocate the size in the message, oldest first."""
     if not _names_a_size(message):
         return []
     programs = [parse_program(proto, name) for name, proto in modules.items()]
@@ -194,7 +194,7 @@ def _candidates(modules: Mapping[str, bytes], message: OomMessage) -> list[Progr
 
 
 def _allocates_other_bytes(program: Program, message: OomMessage) -> bool:
-    """Whether other bytes than the program's were asked for, as when it was given a bad array."""
+    """Whether the failed request cannot be this program's: its input may be a failed result."""
     return message.platform == "cpu" and _allocates(program, message) is False
 
 

@@ -24,11 +24,11 @@ def add_findings(
     """The report with this peak, the roles of its buffers, the roll-up and the findings.
 
     Args:
-        report: What is known besides: the message and the device.
+        report: The report so far, with the message and the device.
         summary: The program's peak in HBM.
         program: The program.
         call: What is known of the call.
-        problems: Takes a sentence for what fails.
+        problems: Gets a sentence for each step that fails.
     """
     attempt, failed = problems.try_or_default, list[Exception]()
     facts = ProgramFacts(program, summary, report.message, call, report.device)

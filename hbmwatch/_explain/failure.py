@@ -16,7 +16,7 @@ Sync = Literal["compile", "always", "never"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of watch_hbm, by their names there."""
+    """The arguments of watch_hbm, under the same names."""
 
     logdir: str | None
     capture: Capture

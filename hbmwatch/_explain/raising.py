@@ -40,8 +40,8 @@ def raise_explained(
     The caller re-raises any other error unchanged, also an OOM that has been explained already. An
     OOM inside somebody else's exception gets the report as a note and is re-raised as well.
 
-    Whatever fails meanwhile, the caller can re-raise `error`. KeyboardInterrupt and others that ask
-    the program to stop get out at once.
+    If anything else fails here, the caller can still re-raise `error`. KeyboardInterrupt and other
+    exceptions that ask the program to stop get out at once.
 
     Returns:
         The report that is attached to `error`, or None.

@@ -1,1 +1,1 @@
-"""Every private part of JAX that we touch, each with its fallback."""
+"""Every private part of JAX that hbmwatch uses, each with a fallback."""

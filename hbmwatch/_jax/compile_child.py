@@ -1,4 +1,4 @@
-"""A compiler in a process of its own. This very file is run by its path, with a folder as argument.
+"""A compiler in its own process, which runs this file by its path, with a folder as argument.
 
 The folder takes the job and the answer; XLA's dump goes into a folder in it. The child reads
 stdin: one line says that the job is there, and the end of it that the parent is gone. A compile
@@ -22,7 +22,7 @@ JOB, ANSWER, MODULE, OPTIONS, DUMP = "job.json", "answer.json", "module.mlir", "
 
 
 def main(folder: Path) -> None:
-    """Load the compiler, wait for the job, compile, and leave the answer."""
+    """Load the compiler, wait for the job, compile, and write the answer."""
     platform = sys.argv[2]
     try:
         _load_tpu() if platform == "tpu" else _load_jax()
@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Wait for the end of stdin; then end, with all that was started, and remove the folder.
+    """Wait until stdin closes; then end all processes of the group, and remove the folder.
 
     XLA writes into the folder until the last moment, so a shell removes it after the end.
     """
@@ -49,7 +49,7 @@ def _end_with_parent(folder: Path) -> None:
 
 
 def _load_tpu() -> None:
-    """libtpu, without looking for TPUs."""
+    """Load libtpu, without looking for TPUs."""
     from jaxlib import xla_client
 
     library = os.environ.get("TPU_LIBRARY_PATH", "")
@@ -62,7 +62,7 @@ def _load_tpu() -> None:
 
 
 def _load_jax() -> None:
-    """jax, whose plugins bring the GPU compiler and the custom calls of jaxlib."""
+    """Load jax, because its plugins register the GPU compiler and jaxlib's custom calls."""
     import jax  # noqa: F401
 
 
@@ -93,7 +93,7 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _devices(job: dict[str, Any]) -> list[Any]:
-    """The devices of the job's target; the machine need not have them."""
+    """The devices of the job's target; this machine does not need any of them."""
     if job["platform"] == "tpu":
         from jaxlib import xla_client
 
@@ -114,7 +114,7 @@ def _devices(job: dict[str, Any]) -> list[Any]:
 
 
 def _chosen(devices: list[Any], ids: list[int], count: int) -> list[Any]:
-    """The devices of these ids where the step names this target's own, else the first ones."""
+    """The devices with the job's ids if the step names devices of this target, else the first."""
     by_id = {device.id: device for device in devices}
     if ids and by_id.keys() >= set(ids):
         return [by_id[one] for one in ids]
@@ -122,7 +122,7 @@ def _chosen(devices: list[Any], ids: list[int], count: int) -> list[Any]:
 
 
 def _tuple(value: Any) -> Any:
-    """JSON knows lists alone, and libtpu wants tuples."""
+    """Lists as tuples: JSON has only lists, and libtpu needs tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 

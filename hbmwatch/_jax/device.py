@@ -31,7 +31,7 @@ def devices_of(lowered: Any | None, args: Any) -> list[Any]:
 def device_memory(
     devices: Sequence[Any], args: Any, deleted: tuple[str, ...], at_run_time: bool
 ) -> DeviceMemory | None:
-    """What else was on the fullest of the program's devices; None where no device is known.
+    """The memory of the fullest of the program's devices; None if no device is known.
 
     Args:
         devices: The program's devices, of a live backend or of a topology.

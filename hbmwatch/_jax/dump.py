@@ -17,7 +17,7 @@ _log = logging.getLogger("hbmwatch")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """What one compile left.
+    """The result of one compile with a dump folder.
 
     Attributes:
         hlo_proto: The optimized program as a serialized HloProto; None where XLA dumped none.
@@ -29,7 +29,7 @@ class Dump:
 
 
 def compile_with_dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> Dump:
-    """Compile `lowered` once more, so that XLA dumps the program; a failure is an answer, too."""
+    """Compile `lowered` once more, so that XLA dumps the program, even if the compile fails."""
     with tempfile.TemporaryDirectory(prefix="hbmwatch-dump-") as folder:
         options = {
             **(compiler_options or {}),

@@ -1,4 +1,4 @@
-"""What JAX keeps of a compiled program under private names, each read here alone."""
+"""The private parts of JAX's compiled programs; only this module reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 
 
 def direct_call(compiled: Any) -> Callable[..., Any] | None:
-    """The call in C++ of a jax.stages.Compiled that has been called before; None elsewhere.
+    """The C++ call of a jax.stages.Compiled that has been called before; None for anything else.
 
     Compiled.__call__, a method in Python, makes it on the first call and only calls it afterwards.
     Without that method in between, a watched program takes no longer than a bare one.

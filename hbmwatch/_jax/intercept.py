@@ -13,7 +13,7 @@ _installed: dict[tuple[int, str], _Dispatcher] = {}
 
 
 class _Dispatcher:
-    """What stands in the owner's attribute while any thread replaces it."""
+    """The function in the owner's attribute while at least one thread replaces it."""
 
     def __init__(self, real: Callable[..., Any]) -> None:
         self.real = real

@@ -50,7 +50,7 @@ class CallInfo:
 
 
 def call_info(lowered: Any, previous: Sequence[tuple[Leaf, ...]] = ()) -> CallInfo:
-    """The call of a jax.stages.Lowered; what is not known is empty or None.
+    """The call of a jax.stages.Lowered; anything unknown is empty or None.
 
     Args:
         lowered: The jax.stages.Lowered.
@@ -97,7 +97,7 @@ def _outputs(lowered: Any, details: LoweringDetails) -> tuple[Leaf, ...]:
 
 
 def _names(known: Sequence[str], paths: Sequence[Any], root: str) -> Sequence[str]:
-    """JAX's own names of the leaves where there is one for each, else names from the paths."""
+    """JAX's own names of the leaves if it has one for each, else names from the paths."""
     import jax
 
     if len(known) == len(paths):
@@ -106,7 +106,7 @@ def _names(known: Sequence[str], paths: Sequence[Any], root: str) -> Sequence[st
 
 
 def _leaf(path: str, shaped: Any, donated: bool = False, used: bool = True) -> Leaf:
-    """A leaf from whatever has a shape and a dtype."""
+    """The leaf for an object that has a shape and a dtype."""
     shape = tuple(int(size) for size in getattr(shaped, "shape", ()) if isinstance(size, int))
     dtype = str(getattr(getattr(shaped, "dtype", None), "name", ""))
     return Leaf(path, shape, dtype, donated, used)

@@ -1,4 +1,4 @@
-"""What JAX keeps of a lowered program under private names, each read here alone."""
+"""The private parts of JAX's lowered programs; only this module reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweringDetails:
-    """The private details of a jax.stages.Lowered; empty or None where this JAX lacks them.
+    """The private details of a jax.stages.Lowered; empty or None if this JAX lacks them.
 
     Attributes:
         argument_names: The pytree path of each argument leaf, as HLO names parameters.
@@ -32,7 +32,7 @@ class LoweringDetails:
 
 
 def lowering_details(lowered: Any) -> LoweringDetails:
-    """The private details of a jax.stages.Lowered; of any other object there are none.
+    """The private details of a jax.stages.Lowered; none for any other object.
 
     Present in jax 0.6.2 to 0.12; tests/jax/test_private_names.py has the exceptions.
     """
@@ -60,7 +60,7 @@ def plain_lowered(lowered: Any) -> Any:
 
 
 def is_same_lowering(one: Any, other: Any) -> bool:
-    """Whether two objects stand for one lowered program, as a watched one does for JAX's own."""
+    """Whether two objects are one lowered program, for example JAX's own and a watched one."""
     return _lowering(one) is not None and _lowering(one) is _lowering(other)
 
 
@@ -70,7 +70,7 @@ def shape_of(argument: Any) -> Any:
 
 
 def sequence(value: Any) -> Sequence[Any]:
-    """The value where it is a list or a tuple, else nothing."""
+    """The value if it is a list or a tuple, else an empty tuple."""
     return value if isinstance(value, (list, tuple)) else ()
 
 
@@ -85,6 +85,6 @@ def _devices(lowered: Any, details: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _names(given: Any) -> tuple[str, ...]:
-    """The names where all are text, else none."""
+    """The names if all are strings, else none."""
     names = tuple(sequence(given))
     return names if all(isinstance(name, str) for name in names) else ()

@@ -1,4 +1,4 @@
-"""Shardings on devices that are not there, moved to devices that are."""
+"""Moves shardings on a topology's devices to the devices of this machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 
 def on_live_devices(tree: Any) -> Any:
-    """The tree with each sharding on devices that are not there on as many that are.
+    """The tree with each sharding on a topology's devices moved to this machine's devices.
 
-    A step can be traced only where all of its arrays and shardings are on one set of devices.
+    JAX can trace a step only if all of its arrays and shardings are on one set of devices.
 
     Raises:
         ValueError: There are not enough devices.
@@ -22,7 +22,7 @@ def on_live_devices(tree: Any) -> Any:
 
 def _moved(leaf: Any) -> Any:
     sharding = getattr(leaf, "sharding", None)
-    if sharding is None or isinstance(leaf, jax.Array):  # an array is on devices that are there
+    if sharding is None or isinstance(leaf, jax.Array):  # an array is on this machine's devices
         return leaf
     live = jax.devices()
     if sharding.device_set <= set(live):
@@ -36,7 +36,7 @@ def _on(sharding: Any, live: list[Any]) -> Any:
     if count > len(live):
         raise ValueError(
             f"some shardings of the step are on {count} devices of a topology and others are not, "
-            f"and {len(live)} devices are here: put all of them on the topology, or set "
+            f"and this machine has {len(live)} devices: put all of them on the topology, or set "
             f"jax_num_cpu_devices to {count}"
         )
     if not isinstance(sharding, NamedSharding):

@@ -1,4 +1,4 @@
-"""JAX's profiler: it has the HloProto of a program that failed.
+"""JAX's profiler, which has the HloProto of the program that failed.
 
 The public jax.profiler.trace cannot be used after a failure: if another session is open, or if the
 folder cannot be written, it leaves jax.profiler unusable for the rest of the process. A session of
@@ -111,7 +111,7 @@ def _stop_trace(scratch: str, run_folder: Path, refused: list[bool]) -> None:
 
 
 def _forget_trace() -> None:
-    """Let jax.profiler start again: after a stop that failed it counts as started for good."""
+    """Let jax.profiler start again: after a failed stop, JAX believes that it still runs."""
     with contextlib.suppress(ImportError, AttributeError):
         state = _state()
         with state.lock:

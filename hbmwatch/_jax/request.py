@@ -1,4 +1,4 @@
-"""A step lowered for a platform, and what JAX would hand to that platform's compiler.
+"""Lowers a step for a platform, and captures what JAX would send to its compiler.
 
 Nothing is compiled here: the module and the options are bytes that another process can compile.
 """
@@ -21,7 +21,7 @@ from hbmwatch._jax.placement import on_live_devices
 
 
 class WrongPlatform(TypeError):
-    """The step cannot be lowered for the platform that was asked for."""
+    """The step cannot be lowered for the requested platform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CompileRequest:
         name: The module's name ("jit_train_step").
         module: The StableHLO module as MLIR bytecode.
         options: xla.CompileOptionsProto, serialized.
-        devices: The jax devices that the step lies on, in the order of the program's partitions.
+        devices: The jax devices of the step, in the order of the program's partitions.
         replica_count: How many rows the device assignment has.
     """
 
@@ -56,7 +56,7 @@ def lower_for(
     kwargs: Mapping[str, Any],
     platform: str | None,
 ) -> Any:
-    """The step's jax.stages.Lowered, lowered for a platform on whatever devices it lies.
+    """The step's jax.stages.Lowered for a platform, whatever devices the step is on.
 
     Arguments, closed-over arrays, shardings and constraints may be committed to devices of another
     platform: the module names devices by their position alone.
@@ -93,7 +93,7 @@ def lower_for(
 
 @contextlib.contextmanager
 def _lowering_for(platform: str) -> Iterator[list[Any]]:
-    """Everything that this thread lowers is lowered for one platform; yields what was lowered."""
+    """In the body, this thread lowers for one platform only; yields what it lowered."""
     seen: list[Any] = []
 
     def lower(real: Callable[..., Any], traced: Any, **options: Any) -> Any:
@@ -117,19 +117,19 @@ def _lowering_for(platform: str) -> Iterator[list[Any]]:
 
 
 class _Backend:
-    """Stands for a backend that is not there, where a host callback is lowered for it."""
+    """A stand-in for a backend that this machine lacks, to lower host callbacks for it."""
 
     def __init__(self, platform: str) -> None:
         self.platform = platform
 
     def make_python_callback_from_host_send_and_recv(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing, as the callback is never called."""
+        """Do nothing, because the callback is never called."""
 
 
 def _lower_of(
     step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]:
-    """The step's `.lower` and the arguments for it; a step that has none is jitted."""
+    """The step's `.lower` and its arguments; a step without `.lower` is jitted first."""
     if isinstance(step, types.MethodType) and hasattr(step.__func__, "lower"):
         return step.__func__.lower, (step.__self__, *args), kwargs
     if isinstance(step, functools.partial):
@@ -141,13 +141,13 @@ def _lower_of(
     return lower, args, kwargs
 
 
-# --- what the compiler would be given -------------------------------------------------------------
+# --- what the compiler would get ------------------------------------------------------------------
 
 
 def compile_request(
     lowered: Any, compiler_options: Mapping[str, Any] | None = None
 ) -> CompileRequest:
-    """What `lowered.compile()` would hand to the compiler.
+    """What `lowered.compile()` would send to the compiler.
 
     Args:
         lowered: A jax.stages.Lowered.
@@ -172,7 +172,7 @@ def compile_request(
         found.append(_request(computation, devices, compile_options))
         raise _Requested
 
-    # JAX keeps what it has compiled by the options: one that is new each time is in no cache.
+    # JAX caches programs by their options: with an option that is new each time, none is cached.
     options = {**(compiler_options or {}), "xla_dump_to": f"hbmwatch-{id(found)}"}
     with (
         replaced(compiler, "compile_or_get_cached", request),
@@ -203,7 +203,7 @@ def _request(computation: Any, devices: Any, compile_options: Any) -> CompileReq
 
 
 def without_locations(module: bytes) -> bytes:
-    """The module without the lines that its operations come from: what decides how it compiles."""
+    """The module without source lines, which do not change how it compiles."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir, passmanager
 

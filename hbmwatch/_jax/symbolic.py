@@ -1,4 +1,4 @@
-"""Shapes with symbolic dimensions, for a number."""
+"""Puts a number in place of a symbolic dimension."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 
 
 def concrete(args: Any, size: int) -> Any:
-    """The arguments with a number in the place of their one symbolic dimension.
+    """The arguments with a number in place of their one symbolic dimension.
 
     Args:
         args: A pytree of jax.ShapeDtypeStructs, some with dimensions of jax.export.symbolic_shape.
@@ -21,8 +21,8 @@ def concrete(args: Any, size: int) -> Any:
     if len(names) != 1:
         named = ", ".join(sorted(names)) or "none"
         raise TypeError(
-            "args_of is neither a function of the size nor arguments with one symbolic dimension "
-            f"(jax.export.symbolic_shape): found {named}"
+            "args_of must be a function of the size, or arguments with one symbolic dimension "
+            f"(jax.export.symbolic_shape); its symbolic dimensions: {named}"
         )
     (name,) = names
     return jax.tree.map(lambda leaf: _evaluated(leaf, name, size), args)
@@ -38,7 +38,7 @@ def _names(leaf: Any) -> set[str]:
 
 
 def _evaluated(leaf: Any, name: str, size: int) -> Any:
-    """A leaf with numbers alone in its shape."""
+    """The leaf without symbolic dimensions."""
     if not _names(leaf):
         return leaf
     env: Any = {name: size}

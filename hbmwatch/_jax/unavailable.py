@@ -1,4 +1,4 @@
-"""The error of a way to the HloProto that does not work here."""
+"""The error for an HloProto that cannot be obtained in one of the ways."""
 
 from __future__ import annotations
 

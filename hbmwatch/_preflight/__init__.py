@@ -1,1 +1,1 @@
-"""From shapes to a verdict, before anything runs."""
+"""Whether a step fits, from shapes, before anything runs."""

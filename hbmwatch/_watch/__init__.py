@@ -1,1 +1,1 @@
-"""When and how we listen: the decorator, the block and the stages."""
+"""The public entry points: the decorator, the `with` block, and the stages of compilation."""

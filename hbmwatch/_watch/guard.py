@@ -36,7 +36,7 @@ compiles.follow(_count)
 
 @dataclass(slots=True)
 class CompileHistory:
-    """What a watched function has been compiled for.
+    """The compiles of a watched function.
 
     Attributes:
         shapes: The argument leaves of each compile, oldest first, the last few.
@@ -61,7 +61,7 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
         target: What is called.
         failed_call: Describes a call that failed, from its args, its kwargs, the outputs that it
             gave before it failed, and the CompileHistory.
-        settings: What watch_hbm was asked for.
+        settings: The arguments of watch_hbm.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
     history = CompileHistory()

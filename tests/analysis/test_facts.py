@@ -38,7 +38,7 @@ def test_the_minimum_is_a_share_of_the_peak_or_of_what_is_over(
 
 
 def step(rows: int, *others: tuple[int, ...], opcode: str = "sort") -> ProgramFacts:
-    """A program of an argument with so many rows, and of others."""
+    """A program with an argument of this many rows, and with other arguments."""
     hlo = Hlo()
     x = hlo.parameter(rows, 64, path="x")
     for number, dims in enumerate(others):
@@ -60,7 +60,7 @@ def step(rows: int, *others: tuple[int, ...], opcode: str = "sort") -> ProgramFa
 def test_the_batch_is_a_first_dimension_that_no_weight_has(
     others: list[tuple[int, ...]], opcode: str, paths: list[str]
 ) -> None:
-    """Nor is it that of a table, whose rows are looked up."""
+    """The dimension of a table, whose rows are looked up, is not the batch either."""
     batch = step(1024, *others, opcode=opcode).batch
 
     assert [argument.path for argument in batch.arguments] == paths

@@ -122,7 +122,7 @@ def test_users_are_told_once_and_loops_in_loops_are_found() -> None:
 
 
 def test_shares_that_come_round_end() -> None:
-    """Three buffers of which each lies in another's memory, and one that is shared once more."""
+    """Three buffers that share memory one after the other, and one that is shared once more."""
     share = {"kind": 2}
     events = (
         {"buffer_id": 1},

@@ -102,7 +102,7 @@ def test_an_error_is_one_sentence_on_stderr(
     status: int,
     sentence: str,
 ) -> None:
-    """It says what is wrong and where; the exit status says of which kind it is."""
+    """The sentence says what is wrong and where; the exit status says which kind of error it is."""
     given = [argument.format(**places) for argument in arguments]
     ended, out, err = run(capsys, *given)
     assert (ended, out) == (status, "")

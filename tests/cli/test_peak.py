@@ -61,7 +61,7 @@ def test_html_writes_a_page(
 def test_the_peak_is_shown_although_the_findings_fail(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, profile: Path
 ) -> None:
-    """A sentence says what failed, and the peak is there all the same."""
+    """A sentence says what failed, and the peak is still shown."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("no luck")

@@ -67,7 +67,7 @@ def test_a_program_does_not_ask_for_its_arguments(watch: Callable[..., Any]) -> 
 
 
 def test_memory_that_two_arrays_share_counts_once(watch: Callable[..., Any]) -> None:
-    """Another view of an argument is no tenant, and two views of one array are one."""
+    """Another view of an argument does not count, and two views of one array count once."""
     device = jax.devices()[0]
     x, other = jnp.ones((64, 64)), jnp.ones((32, 32))
     views = [jax.device_put(one, jax.sharding.SingleDeviceSharding(device)) for one in (x, other)]

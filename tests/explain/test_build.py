@@ -33,7 +33,7 @@ def report(logdir: Path, call: Callable[[jax.Array], Any] | None = None) -> OomR
 
 @pytest.mark.parametrize("logdir", ["file", "file/below", "/proc/hbmwatch", "nul\0byte"])
 def test_a_logdir_that_cannot_be_written(logdir: str, tmp_path: Path) -> None:
-    """The summary is there all the same, and the report says why no profile is."""
+    """The summary is still there, and the report says why there is no profile."""
     (tmp_path / "file").write_text("in the way")
 
     made = report(tmp_path / logdir)

@@ -103,7 +103,7 @@ def test_a_traceback_shows_the_text_once_and_the_report(oom: HbmOomError) -> Non
 def test_the_original_is_the_context_and_the_visible_cause_where_jax_filters_nothing(
     tmp_path: Path,
 ) -> None:
-    """JAX's own error is there for who asks, and shown with its traceback filtering off."""
+    """JAX's own error is the context, and is shown if JAX's traceback filtering is off."""
     step = watch_hbm(fill, logdir=tmp_path)
     seen: list[Any] = []
     for mode in ("auto", "off"):
@@ -147,7 +147,7 @@ def test_the_frames_and_notes_below_the_watch_are_kept(watched: Any) -> None:
 
 
 def test_what_was_being_handled_is_shown_as_with_bare_jit(tmp_path: Path) -> None:
-    """An error of the user's, in whose handler the step runs out of memory, is not hidden."""
+    """If the step runs out of memory in the handler of a user's error, that error is shown too."""
     step = watch_hbm(fill, logdir=tmp_path)
     try:
         try:

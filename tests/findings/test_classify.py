@@ -105,7 +105,7 @@ def test_residuals_and_recomputed_values_are_left_to_their_findings(
 def test_the_evidence_says_where_the_search_for_an_origin_was_cut(
     length: int, is_cut: bool
 ) -> None:
-    """After 300 instructions, of which the first one makes the buffer."""
+    """After 300 instructions; the first one makes the buffer."""
     hlo = Hlo()
     made = hlo.add("sort", dims=(512, 512), name="jit(f)/vmap()/sort")
     for _ in range(length):

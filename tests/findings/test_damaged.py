@@ -32,7 +32,7 @@ def babble(instruction: Any, chance: random.Random) -> None:
 
 
 def lose_operands(instruction: Any, chance: random.Random) -> None:
-    """Operands that are not there, or others."""
+    """Operands that do not exist, or wrong ones."""
     del instruction.operand_ids[:]
     instruction.operand_ids.extend([chance.randrange(1 << 40), instruction.id])
 

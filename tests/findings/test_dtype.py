@@ -75,7 +75,7 @@ def test_what_is_no_wider_has_no_finding(argument: int, temporary: int) -> None:
 
 @pytest.mark.parametrize(("others", "is_found"), [(524288, False), (524287, True)])
 def test_more_than_half_of_the_arguments_are_narrow(others: int, is_found: bool) -> None:
-    """By bytes; half of them are not enough."""
+    """By bytes; half of the bytes is not enough."""
     hlo = program(BF16, F32, others)
 
     assert dtype.LEAST_SHARE_OF_ARGUMENTS == 0.5

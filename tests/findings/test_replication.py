@@ -20,7 +20,7 @@ KIB = 1024
 
 
 def weights(*kib: int) -> ProgramFacts:
-    """Replicated arguments of so many KiB, on four devices."""
+    """Replicated arguments of these sizes in KiB, on four devices."""
     hlo = Hlo()
     for number, size in enumerate(kib):
         hlo.parameter(256 * size, path=f"w{number}")

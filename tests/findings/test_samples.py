@@ -32,7 +32,7 @@ def test_a_vmap_of_the_user_makes_samples(name: str, slug: str | None) -> None:
     ("name", "slug"), [("jit(f)/vmap()/dot_general", "samples"), ("jit(f)/dot_general", "logits")]
 )
 def test_a_likelihood_of_each_sample_is_no_logits(name: str, slug: str) -> None:
-    """A mapped product of which a softmax is taken."""
+    """A mapped product that a softmax reads."""
     facts = product((2048, 8), (8, 4096), (2048, 4096), name, SOFTMAX, computed=True)
 
     assert classified(facts) == slug

@@ -75,6 +75,6 @@ def test_a_gather_in_pieces_is_no_loop() -> None:
 
 
 def test_a_loop_of_the_compilers_is_no_unrolled_one() -> None:
-    """Equal buffers in the body of a while, as the CPU's random bits are, are no steps."""
+    """Equal buffers in the body of a while loop (the CPU's random bits) are not unrolled steps."""
     program = programs.compiled("seed", "cpu").program
     assert found(ProgramFacts(program, peak_summary(program)))[0] == "random-bits"

@@ -27,7 +27,7 @@ def test_donated_arguments_are_named_when_they_are_gone(watch: Callable[..., Any
 
 
 def test_other_live_arrays_are_listed_without_the_calls_own(watch: Callable[..., Any]) -> None:
-    """What the call was given, and what it gave before it failed, is no other tenant."""
+    """The arguments of the call, and the outputs it returned before it failed, do not count."""
     other = jnp.ones((3, 5, 7))
     step = watch(lambda x: (fill(x) @ jnp.ones((SIDE, 3)), x[:, None] * jnp.ones((1, 11))))
 

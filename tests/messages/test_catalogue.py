@@ -71,7 +71,7 @@ def catalogue() -> str:
 
 
 def test_the_catalogue_lists_every_wording() -> None:
-    """docs/messages.md shows a real message for each wording that stands for itself."""
+    """docs/messages.md shows a real message for each wording that is an OOM by itself."""
     head, mark, shown = CATALOGUE.read_text(encoding="utf-8").partition(MARK)
     if os.environ.get("HBMWATCH_UPDATE_GOLDEN") == "1":
         CATALOGUE.write_text(f"{head}{MARK}\n{catalogue()}", encoding="utf-8")

@@ -49,7 +49,7 @@ def test_a_figure_is_refined(
 
 
 def test_the_first_total_of_a_name_stays() -> None:
-    """A later figure of the same name is another program's, and no size is no total."""
+    """A later figure of the same name is another program's; a text without a size sets no total."""
     known = fields()
     for name, text in [("reserved", "1.0K"), ("reserved", "9.0K"), ("code", "none")]:
         add_total(known, name, text)

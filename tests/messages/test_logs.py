@@ -108,7 +108,7 @@ def test_the_same_failure_again_is_another_one() -> None:
 
 
 def test_attempts_of_the_pool_to_grow_are_part_of_the_failure_that_follows() -> None:
-    """What the driver refuses before a request fails is no failure of its own."""
+    """An allocation that the driver refuses before a request fails is not a second failure."""
     attempts = "".join(
         f"E cuda_driver.cc:806] failed to allocate 1.00G ({size} bytes) from device: {OUT}\n"
         for size in (1073741824, 966367641)

@@ -72,7 +72,7 @@ def test_the_time_grows_with_the_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", LONG)
 def test_an_oom_at_the_end_of_a_long_text_is_found(name: str) -> None:
-    """What stands before an OOM does not change its figures."""
+    """Text before an OOM does not change its figures."""
     message = parse_oom(long_text(name, LARGE) + "\n" + SENTENCE)
     assert isinstance(message, OomMessage)
     assert (message.used_bytes, message.limit_bytes) == (2 * 2**30, 2**30)

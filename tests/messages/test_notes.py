@@ -89,7 +89,7 @@ def test_a_message_has_the_notes_of_its_memory_and_phase(case: str) -> None:
 
 @pytest.mark.parametrize("space", ON_CHIP)
 def test_every_on_chip_memory_space_is_told_from_hbm(space: str) -> None:
-    """Freeing HBM frees none of them, and a run-time failure says nothing of other arrays."""
+    """Freeing HBM does not help them, and no note says that other arrays share them."""
     notes = message_notes(OomMessage("", phase="run", memory_space=space))
     assert [note.partition(":")[0] for note in notes] == [f"{space.upper()} is on-chip memory"]
 

@@ -150,7 +150,7 @@ def test_a_try_without_a_verdict_ends_the_search() -> None:
 
 
 def test_where_nothing_fits_the_smallest_is_the_verdict() -> None:
-    """Not even one fits: size is None, and fit says why."""
+    """If even the smallest size does not fit, size is None, and fit says why."""
     result = found(Tries(compiler(lambda n: LIMIT + n), 8, None), LIMIT, True, 1, None, "compiled")
 
     assert (result.size, result.next_size, result.fit.fits) == (None, 8, False)

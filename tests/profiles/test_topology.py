@@ -127,7 +127,7 @@ def raw_session(folder: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("profiler", [users_trace, raw_session])
 def test_the_users_profiler_is_left_alone(profiler: Callable[[Path], Any], tmp_path: Path) -> None:
-    """With a profiler session open the peak is found all the same, and theirs is complete."""
+    """With the user's profiler session open, the peak is found, and their profile is complete."""
     with profiler(tmp_path / "users"):
         with jax.profiler.TraceAnnotation("a mark of the user's"):
             error = failing_page(tmp_path / "ours")

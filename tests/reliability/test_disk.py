@@ -1,4 +1,4 @@
-"""The OOM and its peak get out whatever is the matter with the disk."""
+"""The OOM and its peak get out whatever is wrong with the disk."""
 
 from __future__ import annotations
 

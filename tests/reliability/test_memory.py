@@ -227,7 +227,7 @@ LEFT = ((64, "not loaded"), (800, "not loaded"), (64, "loaded"), (300, "loaded")
 @LINUX
 @pytest.mark.parametrize(("kib", "loaded"), LEFT)
 def test_with_host_memory_gone_the_oom_gets_out(kib: int, loaded: str, tmp_path: Path) -> None:
-    """With so many KiB left of the address space an OOM is raised, its report with less in it."""
+    """With this much address space left, the OOM is still raised, with less in its report."""
     assert run(NEARLY_GONE, tmp_path, kib, loaded) == "OOM True"
 
 

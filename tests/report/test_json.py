@@ -123,7 +123,7 @@ def test_scalars_have_names_that_every_logger_takes(report: OomReport) -> None:
     ],
 )
 def test_paths_read_well_as_metrics(path: str, name: str) -> None:
-    """Subscripts become dots, all else that is no letter an underscore."""
+    """Subscripts become dots, and any other run of special characters an underscore."""
     report = OomReport(OomMessage("x"), rollup={"path": {path: 8}})
     assert report.scalars() == {f"hbm/rollup/path/{name}_bytes": 8}
 

@@ -81,7 +81,7 @@ def test_hovering_a_tile_shows_its_buffer(show: Show) -> None:
 
 
 def test_the_keyboard_moves_through_the_table(show: Show) -> None:
-    """Arrow keys select, a screen reader is told which row, and Escape lets go."""
+    """Arrow keys select a row, a screen reader hears which one, and Escape clears the selection."""
     browser = show(REPORT)
     table = browser.find_element("id", "table")
     table.send_keys("\ue015")  # arrow down

@@ -19,7 +19,7 @@ SCROLL = "document.getElementById('scroll').scrollTop = 1e6"
 
 
 def large_report(count: int) -> OomReport:
-    """A report of so many buffers, all of them different."""
+    """A report with this number of buffers, all different."""
     ops = tuple(
         PeakOp(
             f"fusion.{n}", "fusion", f"jit(step)/layer_{n % 96}/dot", f"f32[{n},8]{{1,0}}",

@@ -94,7 +94,7 @@ def waits(work: Callable[[], object]) -> int:
 
 
 def test_a_call_waits_for_the_compiles_of_its_own_thread_alone() -> None:
-    """A compile that another thread makes meanwhile does not make a steady call wait."""
+    """A compile in another thread does not make a steady call wait."""
     host_step(list)
 
     assert waits(list) == 0
@@ -193,7 +193,7 @@ def raised_in_the_step(error: BaseException) -> BaseException:
     ids=lambda error: type(error).__name__,
 )
 def test_any_other_error_comes_out_as_the_same_object(error: BaseException) -> None:
-    """What is no device-memory OOM passes through untouched."""
+    """An exception that is not a device-memory OOM passes through unchanged."""
     out = raised_in_the_step(error)
 
     assert out is error

@@ -72,7 +72,7 @@ def test_without_a_sharding_an_array_is_on_one_device() -> None:
 
 
 def test_a_tuple_of_shardings_has_one_for_each_output() -> None:
-    """An output beyond them has none; what is no tuple is the sharding of every output."""
+    """An output beyond the tuple has no sharding; a sharding that is no tuple is every output's."""
     first = sharding(ShardingType.OTHER, tile_assignment_dimensions=[4])
     both = sharding(ShardingType.TUPLE, tuple_shardings=[first, sharding()])
     parts = [part_of(both, index) for index in range(3)]
