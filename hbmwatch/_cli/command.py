@@ -69,7 +69,7 @@ def add_peak_options(parser: argparse.ArgumentParser) -> None:
 
 
 def positive_number(text: str) -> int:
-    """An argument that is a whole number above 0; what else it is ends in a usage error."""
+    """An argument that is a whole number above 0; anything else is a usage error."""
     try:
         number = int(text)
     except ValueError:

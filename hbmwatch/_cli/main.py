@@ -42,7 +42,7 @@ COMMANDS = (
 _EXIT_CODES = """\
 exit status:
   0    done
-  1    no out-of-memory error found; or a step does not fit, or is over its budget
+  1    no out-of-memory error found; or a step does not fit, is over budget, or has no verdict
   2    usage error
   3    a file is missing, empty or damaged, has no such module, or cannot be written
   130  interrupted

@@ -1,4 +1,4 @@
-"""Arguments that are returned updated, each beside its old value, as they are not donated."""
+"""Arguments that are returned updated but not donated, so that old and new values coexist."""
 
 from __future__ import annotations
 

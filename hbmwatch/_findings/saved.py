@@ -1,4 +1,4 @@
-"""What a forward pass keeps for the backward pass: words and rules that two findings share."""
+"""Words and rules that the findings on residuals and on checkpoints share."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def strip_log_decoration(text: str) -> str:
 
 
 def _character(reference: re.Match[str]) -> str:
-    """The character that a numeric HTML reference stands for; surrogates cannot be printed."""
+    """The character of a numeric HTML reference; surrogates stay, as they cannot be printed."""
     code = int(reference[1], 16) if reference[1] else int(reference[2])
     return reference[0] if 0xD800 <= code < 0xE000 else chr(code)
 

@@ -1,4 +1,4 @@
-"""Which wordings stand in a flat text, and which of them are about the same OOM."""
+"""Finds the wordings in a flat text, and groups those that are about the same OOM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHAINED = (
 
 
 class Statement(NamedTuple):
-    """A wording that stands somewhere in the flat text.
+    """A wording that was found in the flat text.
 
     Attributes:
         start: Where it begins.

@@ -83,7 +83,7 @@ class Budgeted:
         return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
 
     def is_over(self, tolerance: Tolerance | None) -> bool:
-        """Whether the step does not fit, or its peak grew by more than the tolerance.
+        """Whether the step does not fit, has no verdict, or grew by more than the tolerance.
 
         A change of the compiler's version can change the peak of an unchanged step, so growth does
         not count then.
