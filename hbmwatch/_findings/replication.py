@@ -112,7 +112,7 @@ def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Fi
 
 
 def _freed_temporary_bytes(facts: ProgramFacts) -> int:
-    """The bytes that sharding frees in temporaries that are computed or gathered for the outputs."""
+    """The bytes that sharding frees in temporaries computed or gathered for the outputs."""
     counts = {
         math.prod(o.dims)
         for o in facts.outputs
