@@ -297,6 +297,8 @@ def primitives_of(closed: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "function", "cuts"),
     [
+        ("log2", jnp.log2, split(0, 1)),
+        ("one_minus_square", jax.grad(lambda x: jnp.tanh(x).sum()), split(0, 1)),
         ("stack", lambda x: jnp.stack([x, x], 1), both(0, 1)),
         ("unstack", lambda x: jnp.unstack(x, axis=0), split(1)),
         ("tile", lambda x: jnp.tile(x, (1, 2)), split(0)),
@@ -443,5 +445,5 @@ def test_every_rule_has_a_case() -> None:
 
     assert {name.replace("-", "_") for name in RULES} - tested <= {
         *("copy", "copy_p", "eq_to", "igamma_grad_a", "iota", "le_to", "lt_to", "scatter_sub"),
-        *("stack", "tile", "unstack"),
+        *("log2", "one_minus_square", "stack", "tile", "unstack"),
     }

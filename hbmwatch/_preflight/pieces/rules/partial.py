@@ -35,7 +35,8 @@ def place(node: Node, have: Sequence[State], *, inside: bool) -> Placement | str
         return "it mixes parts of different kinds"
     wanted = _wanted(node, operation, partial, inside)
     if wanted is None:
-        return f"it needs the {operation} over all pieces"
+        what = "what the loop makes" if operation == "any" else f"the {operation}"
+        return f"it needs {what} over all pieces"
     state = Partial(operation)
     ins = tuple(state if k in wanted else s for k, s in enumerate(have))
 
