@@ -353,4 +353,6 @@ def parse(kind: type[T], data: bytes, what: str) -> T:
     try:
         return cast(T, message_class(kind).FromString(data))
     except DecodeError as error:
-        raise ProfileError(f"{what} is damaged: {error} ({len(data)} bytes)") from error
+        raise ProfileError(
+            f"{what} is damaged or is not a serialized {kind.__name__}: {error} ({len(data)} bytes)"
+        ) from error
