@@ -20,7 +20,7 @@ from hbmwatch._cli.console import print_json, progress
 
 if TYPE_CHECKING:
     from hbmwatch._preflight.assigned import Proof
-    from hbmwatch._preflight.budget import Budgeted, Entry
+    from hbmwatch._preflight.budget import Entry
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,11 +63,20 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     targets = steps.targets(options)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from hbmwatch._preflight.budget import Tolerance, load_baseline, save_baseline
+    from hbmwatch._preflight.budget import (
+        Budgeted,
+        Tolerance,
+        distinct_names,
+        load_baseline,
+    )
 
     path = Path(options.baseline)
     try:
-        tolerance = Tolerance.read(options.fail_on_increase) if options.fail_on_increase else None
+        increase = options.fail_on_increase
+        tolerance = None if increase is None else Tolerance.read(increase)
+    except ValueError as error:
+        raise CommandError(f"--fail-on-increase: {error}") from error
+    try:
         known = {entry.key: entry for entry in load_baseline(path)}
     except (ValueError, OSError) as error:
         raise CommandError(f"{path}: {error}") from error
@@ -76,16 +85,15 @@ def _run(options: argparse.Namespace) -> int:
         wanted = [(options.step, options.args, options.size, on or "") for on in targets]
     if not wanted:
         raise CommandError(f"{path} has no steps: add one with MODULE:STEP and --update")
+    names = distinct_names(wanted)
     found = []
     for key in wanted:
-        entry, budgeted = _measured(key, known.get(key), options)
-        known[key] = entry
-        found.append(budgeted)
+        entry = _measured(key, known.get(key), options)
+        found.append(Budgeted(names[key], entry.fit, known[key].fit if key in known else None))
+        if entry.fit.peak_bytes is not None:  # what was not measured replaces nothing
+            known[key] = entry
     if options.update:
-        try:
-            save_baseline(path, list(known.values()))
-        except OSError as error:
-            raise CommandError(f"cannot write {path}: {error.strerror}") from error
+        _save(path, list(known.values()))
     if options.json:
         print_json([one.to_dict() for one in found])
     else:
@@ -93,31 +101,37 @@ def _run(options: argparse.Namespace) -> int:
     return NOTHING_FOUND if any(one.is_over(tolerance) for one in found) else DONE
 
 
+def _save(path: Path, entries: list[Entry]) -> None:
+    from hbmwatch._preflight.budget import save_baseline
+
+    try:
+        save_baseline(path, entries)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _measured(
     key: tuple[str, str, int | None, str], before: Entry | None, options: argparse.Namespace
-) -> tuple[Entry, Budgeted]:
-    """A step, measured now, and compared with its stored verdict."""
-    from hbmwatch._preflight.budget import Budgeted, Entry
+) -> Entry:
+    """A step, measured now."""
+    from hbmwatch._preflight.budget import Entry
     from hbmwatch._preflight.cache import cached_fit, default_folder
 
     step, args, size, on = key
     proof: Proof = options.proof if before is None else before.proof
     folder = default_folder() if options.cache is None else Path(options.cache or os.devnull)
-    with progress(f"compiling {step} for {on or 'this device'}"):
-        try:
-            fit = cached_fit(
-                steps.load(step),
-                steps.arguments(args, size),
-                {},
-                on=on or None,
-                folder=None if options.cache == "" else folder,
-                proof=proof,
-                timeout_s=options.timeout,
-            )
-        except (ValueError, ImportError, TypeError) as error:
-            raise CommandError(str(error)) from error
-    entry = Entry(step, args, size, on, proof, fit)
-    return entry, Budgeted(entry.name, fit, None if before is None else before.fit)
+    activity = f"compiling {step} for {on or 'this device'}"
+    with steps.user_code(step), progress(activity):
+        fit = cached_fit(
+            steps.load(step),
+            steps.arguments(args, size),
+            {},
+            on=on or None,
+            folder=None if options.cache == "" else folder,
+            proof=proof,
+            timeout_s=options.timeout,
+        )
+    return Entry(step, args, size, on, proof, fit)
 
 
 COMMAND = Command(

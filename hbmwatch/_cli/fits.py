@@ -43,19 +43,17 @@ def _run(options: argparse.Namespace) -> int:
     step, args = steps.load(options.step), steps.arguments(options.args, options.size)
     found = []
     for on in targets:
-        with progress(f"compiling {options.step} for {on or 'this device'}"):
-            try:
-                fit = fits(
-                    step,
-                    *args,
-                    on=on,
-                    proof=options.proof,
-                    limit_bytes=options.limit,
-                    timeout_s=options.timeout,
-                    memory_fraction=options.memory_fraction,
-                )
-            except (ValueError, ImportError, TypeError) as error:
-                raise CommandError(str(error)) from error
+        activity = f"compiling {options.step} for {on or 'this device'}"
+        with steps.user_code(options.step), progress(activity):
+            fit = fits(
+                step,
+                *args,
+                on=on,
+                proof=options.proof,
+                limit_bytes=options.limit,
+                timeout_s=options.timeout,
+                memory_fraction=options.memory_fraction,
+            )
         found.append(fit)
         if options.html is not None:
             _save(fit, options.html, len(targets) > 1)

@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
     step, args_of = steps.load(options.step), steps.load(options.args)
     found: list[Largest] = []
     for on in targets:
-        try:
+        with steps.user_code(options.step):
             found.append(
                 largest(
                     step,
@@ -58,8 +58,6 @@ def _run(options: argparse.Namespace) -> int:
                     on_try=_show_try,
                 )
             )
-        except (ValueError, ImportError, TypeError, RuntimeError) as error:
-            raise CommandError(str(error)) from error
     if options.json:
         print_json([one.to_dict() for one in found])
     else:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +97,41 @@ def load(name: str) -> Any:
         raise CommandError(f"{name!r} does not name an object in a module: write pkg.model:name")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise CommandError(f"cannot load {name}: {error}") from error
+    with user_code(name):
+        try:
+            found: Any = importlib.import_module(module)
+            for part in path.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise CommandError(f"cannot load {name}: {error}") from error
     return found
+
+
+@contextlib.contextmanager
+def user_code(name: str) -> Iterator[None]:
+    """Around what runs the user's code: whatever it raises ends the command with status 3.
+
+    An error that hbmwatch raised is a sentence. Any other is shown with its traceback, as Python
+    would, but Python's own exit status for it, 1, would say that the step does not fit.
+
+    Raises:
+        CommandError: In the place of the error.
+    """
+    try:
+        yield
+    except CommandError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not _is_ours(error):
+            traceback.print_exc()
+            raise CommandError(f"{name} raised {type(error).__name__}: {error}") from error
+        raise CommandError(str(error)) from error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a line of hbmwatch raised the error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return Path(frame.f_code.co_filename).is_relative_to(Path(__file__).parent.parent)
 
 
 def arguments(name: str, size: int | None) -> tuple[Any, ...]:
@@ -113,7 +144,8 @@ def arguments(name: str, size: int | None) -> tuple[Any, ...]:
         return ()
     found = load(name)
     if callable(found):
-        found = found() if size is None else found(size)
+        with user_code(name):
+            found = found() if size is None else found(size)
     if not isinstance(found, (tuple, list)):
         raise CommandError(f"{name} gives {type(found).__name__}, not a tuple of arguments")
     return tuple(found)

@@ -1,8 +1,12 @@
 """A compiler in its own process, which runs this file by its path, with a folder as argument.
 
 The folder takes the job and the answer; XLA's dump goes into a folder in it. The child reads
-stdin: one line says that the job is there, and the end of it that the parent is gone. A compile
-cannot be interrupted, so whoever has seen enough kills the process.
+stdin: one line says that the job is there, and the end of it that the parent is gone. A process
+that the parent forked keeps stdin open, so the child looks at its parent's id as well.
+
+A compile cannot be interrupted, so whoever has seen enough kills the process. It waits for that
+after its answer too: were it to end by itself, nobody would remove the folder if the parent were
+killed at that moment.
 
 jaxlib alone is loaded for a TPU: a third of the time that jax takes.
 """
@@ -11,7 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -19,31 +25,43 @@ from pathlib import Path
 from typing import Any
 
 JOB, ANSWER, MODULE, OPTIONS, DUMP = "job.json", "answer.json", "module.mlir", "options.pb", "dump"
+_PARENT_POLL_S = 0.5
 
 
 def main(folder: Path) -> None:
     """Load the compiler, wait for the job, compile, and write the answer."""
-    platform = sys.argv[2]
+    platform, parent = sys.argv[2], int(sys.argv[3])
     try:
         _load_tpu() if platform == "tpu" else _load_jax()
-        if not sys.stdin.readline():
+        if not _read(parent):
             shutil.rmtree(folder, ignore_errors=True)
             return
-        threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=(folder, parent), daemon=True).start()
         answer = _compile(folder, json.loads((folder / JOB).read_text()))
     except Exception as error:  # every failure is an answer
         answer = {"error": str(error), "kind": type(error).__name__}
     partial = folder / f"{ANSWER}.partial"
     partial.write_text(json.dumps(answer))
     partial.rename(folder / ANSWER)
+    _end_with_parent(folder, parent)
+    signal.pause()
 
 
-def _end_with_parent(folder: Path) -> None:
-    """Wait until stdin closes; then end all processes of the group, and remove the folder.
+def _read(parent: int) -> bytes:
+    """What the parent writes next; nothing where it is gone."""
+    while os.getppid() == parent:
+        if select.select([0], [], [], _PARENT_POLL_S)[0]:
+            return os.read(0, 64)
+    return b""
+
+
+def _end_with_parent(folder: Path, parent: int) -> None:
+    """Wait until the parent is gone; then end all processes of the group, and remove the folder.
 
     XLA writes into the folder until the last moment, so a shell removes it after the end.
     """
-    sys.stdin.read()
+    while _read(parent):
+        pass
     command = ["/bin/sh", "-c", 'kill -9 "-$0"; rm -rf "$1"', str(os.getpgrp()), str(folder)]
     subprocess.Popen(command, start_new_session=True)
 
@@ -156,5 +174,4 @@ def _parsed(module: bytes) -> Any:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    sys.stdout.flush()
     os._exit(0)  # compilers abort when they are torn down

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from hbmwatch._jax.intercept import replaced
 from hbmwatch._jax.lowering import is_same_lowering, plain_lowered
 from hbmwatch._jax.placement import on_live_devices
 
+_NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
+_LONGEST_NAME = 100
+
 
 class WrongPlatform(TypeError):
     """The step cannot be lowered for the requested platform."""
@@ -29,7 +33,7 @@ class CompileRequest:
     """One compile, as bytes.
 
     Attributes:
-        name: The module's name ("jit_train_step").
+        name: The module's name ("jit_train_step"), as far as XLA can use it in a file's name.
         module: The StableHLO module as MLIR bytecode.
         options: xla.CompileOptionsProto, serialized.
         devices: The jax devices of the step, in the order of the program's partitions.
@@ -186,20 +190,34 @@ def compile_request(
 
 def _request(computation: Any, devices: Any, compile_options: Any) -> CompileRequest:
     """The request as bytes, without the option that made it new."""
-    from jax._src.interpreters import mlir
-
     compile_options.env_option_overrides = [
         (name, value)
         for name, value in compile_options.env_option_overrides
         if name != "xla_dump_to"
     ]
+    name, module = _named_module(computation)
     return CompileRequest(
-        name=str(computation.operation.attributes["sym_name"].value),
-        module=mlir.module_to_bytecode(computation),
+        name=name,
+        module=module,
         options=compile_options.SerializeAsString(),
         devices=tuple(devices.flatten()),
         replica_count=int(compile_options.num_replicas),
     )
+
+
+def _named_module(computation: Any) -> tuple[str, bytes]:
+    """The module under a name that XLA can use in the names of its dumps, and that name."""
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    attributes = computation.operation.attributes
+    old = attributes["sym_name"]
+    name = _NOT_IN_FILE_NAMES.sub("_", str(old.value))[:_LONGEST_NAME]
+    try:
+        attributes["sym_name"] = ir.StringAttr.get(name, computation.context)
+        return name, mlir.module_to_bytecode(computation)
+    finally:
+        attributes["sym_name"] = old  # the module is the caller's
 
 
 def without_locations(module: bytes) -> bytes:

@@ -7,7 +7,6 @@ the verdict can still change afterwards, because the generated code has to fit a
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ Proof = Literal["compiled", "assigned"]
 _ASSIGNED = "after_optimizations.hlo.pb"
 # libtpu writes it once the assignment has passed the first of its two checks.
 _PASSED = "after_optimizations_after_buffer_assignment.hlo.pb"
-_NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ def _seen_enough(name: str, platform: str) -> Callable[[Path], bool]:
 
 def _files(dump: Path, name: str, end: str) -> list[Path]:
     """The module's files with this suffix, largest first; other modules are XLA's helpers."""
-    named = f".{_NOT_IN_FILE_NAMES.sub('_', name)}."
+    named = f".{name}."
     files = [path for path in dump.iterdir() if path.name.endswith(end) and named in path.name]
     return sorted(files, key=lambda path: -path.stat().st_size)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hbmwatch._report.diff import changes
 SCHEMA = 1
 _SHOWN = 2
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
+Key = tuple[str, str, int | None, str]  # the step, its arguments, their size, the target
 # The versions that decide how a step is compiled.
 _DECISIVE = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
 
@@ -97,8 +99,10 @@ class Budgeted:
 
     def __str__(self) -> str:
         after = self.after
-        if self.before is None or self.delta_bytes is None:
+        if self.before is None:
             return f"{self.name} is new: {after}"
+        if self.delta_bytes is None:
+            return f"{self.name} cannot be compared with the baseline: {after}"
         head = f"{self.name} on {after.target}"
         old, new = self.before.peak_bytes or 0, after.peak_bytes or 0
         line = f"{head}: peak {format_size(old)} -> {format_size(new)}"
@@ -161,15 +165,25 @@ class Entry:
     fit: Fit
 
     @property
-    def key(self) -> tuple[str, str, int | None, str]:
+    def key(self) -> Key:
         """What identifies a step in a baseline."""
         return self.step, self.args, self.size, self.on
 
-    @property
-    def name(self) -> str:
-        """ "train_step", or "train_step(16)"."""
-        name = self.step.rpartition(":")[2]
-        return name if self.size is None else f"{name}({self.size})"
+
+def distinct_names(keys: Sequence[Key]) -> dict[Key, str]:
+    """ "train_step" or "train_step(16)"; where two steps share it, all that tells them apart."""
+    short = {key: _named(key[0].rpartition(":")[2], key[2]) for key in keys}
+    shared = Counter((name, key[3]) for key, name in short.items())
+    return {
+        key: _named(" with ".join(filter(None, key[:2])), key[2])
+        if shared[name, key[3]] > 1
+        else name
+        for key, name in short.items()
+    }
+
+
+def _named(name: str, size: int | None) -> str:
+    return name if size is None else f"{name}({size})"
 
 
 def load_baseline(path: Path) -> list[Entry]:

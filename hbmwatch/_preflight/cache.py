@@ -20,7 +20,7 @@ from hbmwatch._jax.request import (
     without_locations,
 )
 from hbmwatch._preflight.assigned import Proof, compile_request_for
-from hbmwatch._preflight.fits import fit_of
+from hbmwatch._preflight.fits import check_options, fit_of
 from hbmwatch._preflight.targets import Target, resolve, target_of
 from hbmwatch._preflight.verdicts import Fit
 
@@ -58,6 +58,7 @@ def cached_fit(
         timeout_s: Seconds until the compiler is killed.
         memory_fraction: The share of a GPU's memory that the program gets.
     """
+    check_options(proof, limit_bytes, timeout_s)
     start = time.monotonic()
     target = None if on is None else resolve(on, memory_fraction)
     lowered = lower_for(step, args, kwargs, None if target is None else target.platform)

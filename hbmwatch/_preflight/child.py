@@ -70,10 +70,16 @@ class Child:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self._kill()
-        finally:
-            self._folder.cleanup()
+        interrupted: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self._kill()
+                self._folder.cleanup()
+                break
+            except KeyboardInterrupt as again:  # people press Ctrl-C more than once
+                interrupted = again
+        if interrupted is not None:
+            raise interrupted
 
     def ask(self, request: CompileRequest, job: Mapping[str, Any]) -> None:
         """Send the program to compile."""
@@ -97,6 +103,8 @@ class Child:
             ended = self._reap(os.WNOHANG)
             if ended is not None:
                 return self._answer(*ended)
+            if (self.folder / ANSWER).exists():  # it waits to be killed
+                return self._answer(0, self._kill())
             if seen_enough(self.dump):
                 return Answer("stopped", cpu_seconds=self._kill())
             if time.monotonic() >= until:
@@ -164,19 +172,28 @@ def _start(folder: Path, platform: str) -> subprocess.Popen[bytes]:
             "compiling needs a Python interpreter for its child process, and this program has "
             "none (it is frozen, or sys.executable is not set)"
         )
-    search = [os.getcwd() if entry == "" else entry for entry in sys.path]
+    search = filter(None, (entry or _working_folder() for entry in sys.path))
     environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": os.pathsep.join(search)}
     if platform != "tpu":
         environment["JAX_PLATFORMS"] = "cpu"
+    parent = str(os.getpid())
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", compile_child.__file__, str(folder), platform],
+            [sys.executable, "-P", compile_child.__file__, str(folder), platform, parent],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
+
+
+def _working_folder() -> str:
+    """The working folder; "" where it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _ended(status: int) -> str:

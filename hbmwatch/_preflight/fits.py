@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -57,17 +58,35 @@ def fits(
         kwargs: Keyword arguments of the step.
 
     Raises:
-        ValueError: The target is unknown, or the step runs on more devices than the target has.
+        ValueError: The target is unknown, the step runs on more devices than the target has, or an
+            option has a value that is not allowed.
         ImportError: The target's compiler is not installed.
         TypeError: The step cannot be lowered for the target.
     """
-    if proof not in ("compiled", "assigned"):
-        raise ValueError(f"proof must be 'compiled' or 'assigned', not {proof!r}")
+    check_options(proof, limit_bytes, timeout_s)
     start = time.monotonic()
     target, lowered, compiled = compiled_step(
         step, args, kwargs, on, proof, timeout_s, memory_fraction
     )
     return fit_of(lowered, target, compiled, limit_bytes, time.monotonic() - start)
+
+
+def check_options(proof: Any, limit_bytes: Any, timeout_s: Any) -> None:
+    """Refuse options without a meaning before a compiler starts.
+
+    Raises:
+        ValueError: One of them has none.
+    """
+    if proof not in ("compiled", "assigned"):
+        raise ValueError(f"proof must be 'compiled' or 'assigned', not {proof!r}")
+    is_count = isinstance(limit_bytes, numbers.Integral) and not isinstance(limit_bytes, bool)
+    if limit_bytes is not None and not (is_count and limit_bytes > 0):
+        raise ValueError(
+            f"limit_bytes must be a whole number of bytes above 0, not {limit_bytes!r}"
+        )
+    # A time that is not a number (nan) would never be over.
+    if not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
+        raise ValueError(f"timeout_s must be a number of seconds, 0 or more, not {timeout_s!r}")
 
 
 def compiled_step(
@@ -110,10 +129,9 @@ def fit_of(
         limit_bytes: A limit to use instead of the target's.
         seconds: How long everything took.
     """
-    refused_at = compiled.message.limit_bytes if compiled.message is not None else None
-    limit = next((n for n in (limit_bytes, target.limit_bytes, refused_at) if n is not None), None)
     summary = compiled.summary
     fitting = _verdict(compiled, target, limit_bytes)
+    limit, limit_note = _limit(compiled, target, limit_bytes)
     error = compiled.error.strip().splitlines()[0] if compiled.error.strip() else ""
     if fitting is None and not error:
         error = f"the memory limit of {target} is unknown; pass limit_bytes"
@@ -127,10 +145,24 @@ def fit_of(
         report=_report(lowered, target, compiled, limit),
         seconds=seconds,
         error=error,
-        limit_note="" if limit_bytes is not None else target.limit_note,
+        limit_note=limit_note,
         code_bytes=_code_bytes(compiled, limit),
         cpu_seconds=compiled.cpu_seconds,
     )
+
+
+def _limit(compiled: Compiled, target: Target, limit_bytes: int | None) -> tuple[int | None, str]:
+    """The limit that decided, and what it rests on.
+
+    A limit above the device's own does not decide where the compiler refused.
+    """
+    refused_at = compiled.message.limit_bytes if compiled.message is not None else None
+    device = target.limit_bytes if target.limit_bytes is not None else refused_at
+    note = target.limit_note if target.limit_bytes is not None else ""
+    is_device = limit_bytes is None or (
+        compiled.accepted is False and device is not None and device < limit_bytes
+    )
+    return (device, note) if is_device else (limit_bytes, "")
 
 
 def _verdict(compiled: Compiled, target: Target, limit_bytes: int | None) -> bool | None:

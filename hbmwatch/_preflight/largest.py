@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import time
 from collections.abc import Callable
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import Any
 
 from hbmwatch._jax.symbolic import concrete
 from hbmwatch._preflight.assigned import Proof
-from hbmwatch._preflight.fits import fits
+from hbmwatch._preflight.fits import check_options, fits
 from hbmwatch._preflight.search import Bracket, Point, ends, halving_tries, search
 from hbmwatch._preflight.targets import resolve
 from hbmwatch._preflight.verdicts import Fit, Largest
@@ -55,10 +56,15 @@ def largest(
         on_try: Called with each size and its verdict.
 
     Raises:
-        ValueError: As for `fits`; or no multiple of multiple_of is at most at_most.
+        ValueError: As for `fits`; or multiple_of, start or at_most is below 1; or no multiple of
+            multiple_of is at most at_most.
         TypeError: args_of does not return a tuple, or has no symbolic dimension.
     """
-    if multiple_of < 1 or (at_most is not None and at_most < multiple_of):
+    check_options(proof, limit_bytes, timeout_s)
+    for name, number in (("multiple_of", multiple_of), ("start", start), ("at_most", at_most)):
+        if number is not None and not (isinstance(number, numbers.Integral) and number > 0):
+            raise ValueError(f"{name} must be a whole number above 0, not {number!r}")
+    if at_most is not None and at_most < multiple_of:
         raise ValueError(f"no multiple of {multiple_of} is at most {at_most}")
     began = time.monotonic()
     target = resolve(on, memory_fraction) if on is not None else None
@@ -96,7 +102,11 @@ def _arguments(args_of: Any, size: int) -> tuple[Any, ...]:
 
 
 class Ended(Exception):
-    """A try gave no verdict."""
+    """A try gave no verdict; `fit` says why."""
+
+    def __init__(self, size: int, fit: Fit) -> None:
+        super().__init__(f"{size}: {fit.error}")
+        self.fit = fit
 
 
 class Tries:
@@ -126,7 +136,7 @@ class Tries:
         size = unit * self.multiple_of
         fit = self._ask(size, proof)
         if fit.fits is None:
-            raise Ended(f"{size}: {fit.error}")
+            raise Ended(size, fit)
         self.fits[unit] = fit
         if self._on_try is not None:
             self._on_try(size, fit)
@@ -171,7 +181,7 @@ def found(
         most: The largest size to try.
         proof: How the answer is proved.
     """
-    error = ""
+    error, undecided = "", None
     try:
         bracket = search(tries.point, limit, start=first, most=most)
         if limit is not None and not is_own and _probe(tries, bracket, first, most):
@@ -180,14 +190,22 @@ def found(
             room = None if limit is None else limit - tries.code_bytes
             bracket = search(tries.point, room, most=most, known=tries.points())
     except Ended as ended:
-        error = str(ended)
+        error, undecided = str(ended), ended.fit
         bracket = ends(tries.points())
-        if not tries.fits:
-            raise
     low, high = bracket.low, bracket.high
-    if low is not None and high != low + 1:
+    if low is not None and high is None and low != most and not error:
+        error = f"sizes up to {low * tries.multiple_of} take no more memory than much smaller ones"
+    return _answer(tries, low, high, error, undecided)
+
+
+def _answer(
+    tries: Tries, low: int | None, high: int | None, error: str, undecided: Fit | None
+) -> Largest:
+    """What the search came to; the verdict that there is none stands where there is no other."""
+    if high != (low or 0) + 1:
         high = None
-    known = tries.fits[low if low is not None else min(tries.fits)]
+    known = tries.fits.get(low if low is not None else min(tries.fits, default=0), undecided)
+    assert known is not None
     above = tries.fits.get(high) if high is not None else None
     sure = known.proof == "compiled" and (above is None or above.proof == "compiled")
     multiple = tries.multiple_of

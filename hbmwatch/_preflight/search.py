@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _LARGEST_LEAP = 64
+_MOST_FLAT = 2**30  # no dimension is padded to so many elements
 _SLACK = 2  # the search in a bracket may take this many tries more than halving
 
 
@@ -52,7 +53,8 @@ def search(
     """A size that fits, while the next size does not.
 
     Returns:
-        low and high = low + 1; no high if `most` fits; no low, and high = 1, if nothing fits.
+        low and high = low + 1; no high if `most` fits, or if memory does not grow with the size; no
+        low, and high = 1, if nothing fits.
 
     Args:
         ask: Tries a size, 1 or more.
@@ -75,9 +77,10 @@ def search(
         low, high = (first, None) if fits(first) else (None, first)
     while high is None:
         assert low is not None
-        if low == most:
+        is_flat = _is_flat(points, low)
+        if low == most or (is_flat and most is None):
             return Bracket(low, None)
-        size = _above(points, low, limit, most)
+        size = most if is_flat and most is not None else _above(points, low, limit, most)
         low, high = (size, None) if fits(size) else (low, size)
     while low is None:
         if high == 1:
@@ -85,6 +88,15 @@ def search(
         size = _below(points, high, limit)
         low, high = (size, high) if fits(size) else (None, size)
     return _closed(points, fits, low, high, limit)
+
+
+def _is_flat(points: Mapping[int, Point], low: int) -> bool:
+    """Whether a size takes no more than a far smaller one: then no size may be too large."""
+    total = points[low].total
+    return total is not None and any(
+        size * _MOST_FLAT <= low and point.total is not None and point.total >= total
+        for size, point in points.items()
+    )
 
 
 def _closed(

@@ -230,6 +230,9 @@ def _devices(on: Any) -> list[Any]:
 
 def _of_devices(devices: list[Any], memory_fraction: float | None) -> Target:
     platform, kind = devices[0].platform, devices[0].device_kind
+    if {(one.platform, one.device_kind) for one in devices} != {(platform, kind)}:
+        kinds = ", ".join(sorted({one.device_kind for one in devices}))
+        raise ValueError(f"one target has devices of one kind, not of several ({kinds})")
     if platform == "cpu":
         return Target("cpu", "cpu", len(devices), device_kind=kind)
     if platform == "tpu":
@@ -243,6 +246,9 @@ def _of_devices(devices: list[Any], memory_fraction: float | None) -> Target:
 
 
 def _bounds(devices: list[Any], rank: int) -> str:
-    """The shape of the smallest topology that holds all of the devices."""
-    coordinates = [tuple(device.coords) for device in devices]
-    return "x".join(str(max(one[axis] for one in coordinates) + 1) for axis in range(rank))
+    """The smallest topology that can hold the devices: one chip, or whole hosts of 2x2 chips."""
+    axes = list(zip(*(device.coords for device in devices)))[:rank]
+    sizes = [max(axis) - min(axis) + 1 for axis in axes]
+    if math.prod(sizes) > 1:
+        sizes = [size + size % 2 if axis < 2 else size for axis, size in enumerate(sizes)]
+    return "x".join(map(str, sizes))

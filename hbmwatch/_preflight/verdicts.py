@@ -87,7 +87,7 @@ class Fit:
         Raises:
             ValueError: Another schema version, or values that are no verdict.
         """
-        if values.get("schema") != SCHEMA:
+        if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
             raise ValueError(f"no verdict of schema {SCHEMA}")
         names = {field.name for field in fields(cls)} - {"report"}
         try:
@@ -95,6 +95,8 @@ class Fit:
             return cls(report=OomReport.from_dict(values["report"]), **known)
         except KeyError as error:
             raise ValueError(f"a verdict without {error}") from error
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"a verdict that is damaged: {error}") from error
 
     def __str__(self) -> str:
         if self.fits is None:
@@ -102,7 +104,8 @@ class Fit:
             return f"no verdict for {self.target}: {self.error}{figures}"
         verdict = f"{'fits' if self.fits else 'does not fit'} {self.target}"
         if self.total_bytes is None:
-            return f"{verdict}: {self.error}"
+            why = f": {self.error}" if self.error else "; what it needs is not known"
+            return f"{verdict}{why}; {self._rests_on()}"
         return f"{verdict}{self._figures()}; {self._rests_on()}"
 
     def _figures(self) -> str:
@@ -135,10 +138,12 @@ class Largest:
     Not every size was tried: where XLA rematerializes, a larger size may fit again.
 
     Attributes:
-        size: The size that fits; None if even the smallest size does not.
+        size: The size that fits; None if even the smallest size does not, or if the search
+            ended before a size was found (see error).
         next_size: The next multiple, which does not fit; None if at_most fits, or if the search
             ended early (see error).
-        fit: The verdict on size; if size is None, on the smallest size.
+        fit: The verdict on size; if size is None, on the smallest size that was tried, or
+            a verdict with fits=None if there is no other.
         tried: Size -> verdict, in the order in which they were tried.
         proof: "compiled" if size and the next size were both compiled to the end; "assigned" if the
             verdict on at least one of them is from the buffer assignment.
@@ -197,22 +202,26 @@ class Largest:
 
     def _answer(self) -> str:
         target = self.fit.target
+        if self.size is None and self.error:
+            return f"No size that fits {target} was found."
         if self.size is None:
             smallest = min(self.tried, default=self.multiple_of)
             return f"Even {smallest} {self.fit}."
         step = f"multiple of {self.multiple_of}" if self.multiple_of > 1 else "size"
+        if self.next_size is None and self.error:
+            return f"{self.size} is the largest {step} found so far that fits {target}."
         if self.next_size is None:
             return f"{self.size} is the largest {step} that was tried, and it fits {target}."
         return f"{self.size} is the largest {step} found that fits {target}."
 
     def _proved(self) -> list[str]:
         """How both ends of the search were checked."""
-        sentences = []
-        if self.size is not None:
-            left = self.fit.left_bytes
-            room = "" if left is None else f", {format_size(left)} left"
-            how = "compiled" if self.fit.proof == "compiled" else "by buffer assignment"
-            sentences.append(f"{self.size} fits ({how}{room}).")
+        if self.size is None:  # the answer has the verdict
+            return []
+        left = self.fit.left_bytes
+        room = "" if left is None else f", {format_size(left)} left"
+        how = "compiled" if self.fit.proof == "compiled" else "by buffer assignment"
+        sentences = [f"{self.size} fits ({how}{room})."]
         over = self.tried.get(self.next_size) if self.next_size is not None else None
         if over is not None:
             left = over.left_bytes

@@ -15,7 +15,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.rank import change_for
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
-from hbmwatch._preflight.fits import fit_of
+from hbmwatch._preflight.fits import check_options, fit_of
 from hbmwatch._preflight.targets import target_of
 from hbmwatch._preflight.variants import NothingToChange, Untraceable, changed, shaped_call, varied
 from hbmwatch._preflight.verdicts import Fit
@@ -126,8 +126,10 @@ def verify(
     Raises:
         TypeError: step has no `.lower`.
         ValueError: Neither or both of `change` and `variant` were given, `change` is not one of
-            those above, or the program has nothing that it could apply to.
+            those above, the program has nothing that it could apply to, or limit_bytes or timeout_s
+            has a value that is not allowed.
     """
+    check_options("assigned", limit_bytes, timeout_s)
     wanted = _wanted(change, variant)
     start = time.perf_counter()
     call = shaped_call(step, args, kwargs)

@@ -131,3 +131,31 @@ def test_what_cannot_be_asked_is_a_sentence(
 
     assert status == 3
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def step(:", "user_model:step raised SyntaxError: "),
+        ("import sys; sys.exit(1)", "user_model:step raised SystemExit: 1"),
+        ("def step():\n    raise KeyError('mine')", "user_model:step raised KeyError: 'mine'"),
+        ("def step():\n    raise ValueError('mine')", "user_model:step raised ValueError: mine"),
+    ],
+)
+def test_an_error_of_the_users_code_is_no_verdict(
+    source: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its traceback is shown, and the status is 3: 1 would say that the step does not fit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "user_model", raising=False)
+    (tmp_path / "user_model.py").write_text(source)
+    status, out, err = run(capsys, "fits", "user_model:step")
+
+    assert (status, out) == (3, "")
+    assert err.startswith("Traceback (most recent call last):")
+    assert err.splitlines()[-1].startswith(f"hbmwatch: {said}")

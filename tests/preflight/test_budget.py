@@ -14,6 +14,7 @@ from hbmwatch._preflight.budget import (
     Budgeted,
     Entry,
     Tolerance,
+    distinct_names,
     load_baseline,
     save_baseline,
 )
@@ -55,6 +56,28 @@ def test_the_lines_that_grew_are_named() -> None:
         "train_step on v5e: peak 6.00 GiB, unchanged"
     )
     assert str(Budgeted("train_step", BEFORE)).startswith("train_step is new: fits v5e:")
+
+
+def test_a_step_without_a_peak_is_not_called_new() -> None:
+    """It is in the baseline; why it has no peak is said."""
+    hung = dataclasses.replace(GROWN, fits=None, peak_bytes=None, total_bytes=None, error="hung")
+
+    assert str(Budgeted("train_step", hung, BEFORE)) == (
+        "train_step cannot be compared with the baseline: no verdict for v5e: hung"
+    )
+
+
+def test_steps_of_one_name_are_told_apart() -> None:
+    """By module and arguments, where the short name is another step's on the same target."""
+    a = ("a:step", "a:args", 16, "v5e")
+    b = ("b:step", "", 16, "v5e")
+    c = ("b:step", "", 16, "v6e")
+
+    assert distinct_names([a, b, c]) == {
+        a: "a:step with a:args(16)",
+        b: "b:step(16)",
+        c: "step(16)",
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,7 +125,7 @@ def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
     save_baseline(tmp_path / "hbm.json", entries)
 
     assert load_baseline(tmp_path / "hbm.json") == entries
-    assert [one.name for one in entries] == ["step(16)", "step"]
+    assert list(distinct_names([one.key for one in entries]).values()) == ["step(16)", "step"]
     assert load_baseline(tmp_path / "none.json") == []
 
 

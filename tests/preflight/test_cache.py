@@ -47,11 +47,14 @@ def test_an_unchanged_step_is_not_compiled_again(
         asked(None)
 
 
-def test_a_damaged_verdict_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", '{"schema": 1}', '{"schema": 1, "report": null}']
+)
+def test_a_damaged_verdict_is_none(text: str, tmp_path: Path) -> None:
     """The step is compiled, and the file is written again."""
     asked(tmp_path)
     (file,) = tmp_path.iterdir()
-    file.write_text("{")
+    file.write_text(text)
 
     assert asked(tmp_path).fits
     assert Fit.from_dict(json.loads(file.read_text())).fits

@@ -117,6 +117,23 @@ def test_an_exception_while_it_compiles_leaves_nothing(
         child.wait(60, interrupted)
 
 
+def test_ctrl_c_again_while_the_folder_is_removed_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception gets out once everything is gone."""
+    monkeypatch.setattr(sys, "executable", script(tmp_path / "hang", "exec sleep 1000"))
+    remove, interrupts = tempfile.TemporaryDirectory.cleanup, [KeyboardInterrupt] * 2
+
+    def cleanup(self: tempfile.TemporaryDirectory[str]) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        remove(self)
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", cleanup)
+    with pytest.raises(KeyboardInterrupt), Child("cpu"):
+        pass
+
+
 def test_an_error_while_the_step_is_traced_leaves_nothing(folder: Path) -> None:
     """The step's own error gets out as it is."""
 
@@ -147,3 +164,49 @@ def test_the_end_of_the_parent_ends_the_child(folder: Path, number: signal.Signa
 
     assert output == b"start\n"
     assert process.returncode == -number
+
+
+ANSWERED = """
+import os, sys, time
+from hbmwatch._jax.request import CompileRequest
+from hbmwatch._preflight.child import Child
+
+child = Child("cpu")
+if sys.argv[1] == "forked":
+    if os.fork() == 0:
+        time.sleep(600)
+child.ask(CompileRequest("", b"", b"", (), 1), {})
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["alone", "forked"])
+def test_a_parent_that_is_killed_after_the_answer_leaves_nothing(folder: Path, how: str) -> None:
+    """Nobody reads the answer; a process that the parent forked may keep the child's stdin open."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ANSWERED, how],
+        env={**os.environ, "TMPDIR": str(folder)},
+        start_new_session=True,
+    )
+    try:
+        until(folder, "answer.json")
+        process.kill()
+        until_gone = time.monotonic() + 60
+        while (children(folder) or any(folder.iterdir())) and time.monotonic() < until_gone:
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_the_working_folder_may_be_gone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a job's folder was cleaned up; Python writes it as an empty entry of its path."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+
+    assert fits(jnp.sin, X, limit_bytes=2**20, proof="assigned").fits

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import fits
+from hbmwatch import fits, verify
 
 MIB, GIB = 2**20, 2**30
 
@@ -84,3 +84,49 @@ def test_without_a_target_it_is_the_default_device() -> None:
 
     for limit, expected in ((2 * MIB, True), (2 * MIB - 1, False)):
         assert fits(add_one, x_of(1), limit_bytes=limit).fits is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"limit_bytes": 0}, "limit_bytes must be a whole number of bytes above 0, not 0"),
+        ({"limit_bytes": 1.5}, "limit_bytes must be a whole number of bytes above 0, not 1.5"),
+        ({"limit_bytes": True}, "limit_bytes must be a whole number of bytes above 0, not True"),
+        (
+            {"limit_bytes": "14GiB"},
+            "limit_bytes must be a whole number of bytes above 0, not '14GiB'",
+        ),
+        ({"timeout_s": -1}, "timeout_s must be a number of seconds, 0 or more, not -1"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a number of seconds, 0 or more, not nan"),
+        ({"timeout_s": None}, "timeout_s must be a number of seconds, 0 or more, not None"),
+    ],
+)
+def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], said: str) -> None:
+    """By fits and verify alike, before a compiler starts."""
+    for ask in (fits, lambda *args, **rest: verify(*args, change="half-batch", **rest)):
+        with pytest.raises(ValueError) as caught:
+            ask(jax.jit(add_one), x_of(1), **options)
+        assert str(caught.value) == said
+
+
+@pytest.mark.tpu
+def test_a_limit_above_the_devices_own_does_not_hide_it() -> None:
+    """What the compiler refuses is over the device's limit, not under the one that was given."""
+    fit = fits(add_one, x_of(10 * 1024), on="v5e", proof="assigned", limit_bytes=2**40)
+
+    assert (fit.fits, fit.limit_bytes) == (False, 16126 * MIB)
+    assert fit.left_bytes is not None and fit.left_bytes < 0
+    assert "4.25 GiB over the limit" in str(fit)
+
+
+@pytest.mark.parametrize("name", ["x" * 400, "größe", "a/b c"])
+def test_a_step_may_have_any_name(name: str) -> None:
+    """Also one that no file can have: its memory is found all the same."""
+
+    def step(x: Any) -> Any:
+        return x + len(name)
+
+    step.__name__ = name
+    fit = fits(step, x_of(1), limit_bytes=2 * MIB, proof="assigned")
+
+    assert (fit.fits, fit.total_bytes) == (True, 2 * MIB)

@@ -80,6 +80,24 @@ def test_what_cannot_be_searched_is_refused() -> None:
         largest(scaled, rows, multiple_of=8, at_most=4)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"multiple_of": 0}, "multiple_of must be a whole number above 0, not 0"),
+        ({"multiple_of": 1.5}, "multiple_of must be a whole number above 0, not 1.5"),
+        ({"start": 0}, "start must be a whole number above 0, not 0"),
+        ({"at_most": -1}, "at_most must be a whole number above 0, not -1"),
+        ({"proof": "complied"}, "proof must be 'compiled' or 'assigned', not 'complied'"),
+        ({"limit_bytes": -1}, "limit_bytes must be a whole number of bytes above 0, not -1"),
+    ],
+)
+def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], said: str) -> None:
+    """Before anything is compiled, and not taken for another one."""
+    with pytest.raises(ValueError) as caught:
+        largest(scaled, rows, **options)
+    assert str(caught.value) == said
+
+
 # --- what the answer rests on ---------------------------------------------------------------------
 
 
@@ -132,7 +150,7 @@ def test_a_sawtooth_keeps_the_promise_and_is_reported() -> None:
 
     assert (result.size, result.next_size, result.proof) == (10078, 10079, "compiled")
     assert not result.monotone
-    assert "does not fit although 10078 does" in str(result)
+    assert "does not fit, although the larger size 10078 fits" in str(result)
 
 
 def test_a_try_without_a_verdict_ends_the_search() -> None:
@@ -154,4 +172,33 @@ def test_where_nothing_fits_the_smallest_is_the_verdict() -> None:
     result = found(Tries(compiler(lambda n: LIMIT + n), 8, None), LIMIT, True, 1, None, "compiled")
 
     assert (result.size, result.next_size, result.fit.fits) == (None, 8, False)
-    assert str(result).startswith("Even 8 does not fit v5e:")
+    assert str(result).startswith("Even 8 does not fit v5e: ")
+    assert str(result).count(" not fit") == 1
+
+
+def test_without_any_verdict_there_is_an_answer_that_says_so() -> None:
+    """No exception that nobody knows, and no claim that a size does not fit."""
+
+    def ask(size: int, proof: str) -> Fit:
+        fit = compiler(lambda n: n * MIB)(size, proof)
+        return dataclasses.replace(fit, fits=None, error="no limit is known for cpu")
+
+    result = found(Tries(ask, 8, None), None, False, 1, None, "compiled")
+
+    assert (result.size, result.next_size, result.tried, result.fit.fits) == (None, None, {}, None)
+    assert str(result) == (
+        "No size that fits v5e was found. The search ended early: 8: no limit is known for cpu."
+    )
+
+
+@pytest.mark.parametrize("total_of", [lambda n: 64 * MIB, lambda n: 64 * MIB + 2**30 // n])
+def test_a_search_ends_where_memory_does_not_grow(total_of: Callable[[int], int]) -> None:
+    """As where args_of ignores the size; the largest size that was tried is the answer."""
+    result = found(Tries(compiler(total_of), 1, None), LIMIT, True, 1, None, "assigned")
+
+    assert result.size is not None and result.next_size is None
+    assert "take no more memory than much smaller ones" in result.error
+
+    bounded = found(Tries(compiler(total_of), 1, None), LIMIT, True, 1, 10**6, "assigned")
+    assert (bounded.size, bounded.next_size, bounded.error) == (10**6, None, "")
+    assert str(bounded).startswith("1000000 is the largest size that was tried, and it fits v5e.")

@@ -109,3 +109,14 @@ def test_a_share_of_the_memory_is_between_0_and_1() -> None:
     """Any other number is refused."""
     with pytest.raises(ValueError, match="memory_fraction"):
         resolve("h100", 1.5)
+
+
+@pytest.mark.tpu
+def test_some_devices_of_a_host_have_a_topology() -> None:
+    """One chip is one wherever it lies, and of two the host is the smallest topology."""
+    chips = devices("tpu")
+
+    assert [resolve(chip).name for chip in chips] == ["v5e:1x1"] * 4
+    assert resolve(chips[:2]).name == "v5e:2x2"
+    with pytest.raises(ValueError, match="devices of one kind, not of several"):
+        resolve([*jax.devices("cpu")[:1], chips[0]])
