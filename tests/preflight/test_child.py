@@ -110,7 +110,8 @@ def test_an_exception_while_it_compiles_leaves_nothing(
     monkeypatch.setattr(sys, "executable", script(tmp_path / "hang", "sleep 1000; exit"))
 
     def interrupted(dump: Path) -> bool:
-        assert len(children(folder)) > 0
+        if not children(folder):  # its command line is empty for a moment while it starts
+            return False
         raise error
 
     with pytest.raises(error), Child("cpu") as child:
