@@ -162,7 +162,6 @@ def test_a_slice_of_256_chips_is_a_matter_of_one_compile() -> None:
     assert found.total_bytes == pytest.approx(2 * 4 * MIB, abs=MIB)
     assert found.report.device is not None
     assert found.report.device.device_count == 256
-    assert found.cpu_seconds < 3
 
 
 def test_more_devices_than_the_target_has_are_refused() -> None:

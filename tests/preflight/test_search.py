@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hbmwatch._preflight.search import Bracket, Point, halving_tries, search
@@ -56,6 +56,7 @@ def teeth(answer: int, fixed: float) -> Curve:
 answers, shares = st.integers(1, 10**6), st.floats(0, 0.95)
 
 
+@settings(deadline=None)
 @given(answers, shares, st.sampled_from([line, parabola, by_tiles, teeth]), st.integers(1, 1000))
 def test_what_is_found_fits_and_the_next_does_not(
     answer: int, fixed: float, curve_of: Callable[[int, float], Curve], start: int
@@ -72,6 +73,7 @@ def test_what_is_found_fits_and_the_next_does_not(
     assert len(set(tried)) == len(tried)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10**6), shares)
 def test_on_a_line_it_takes_half_the_tries_of_halving(answer: int, fixed: float) -> None:
     """Where memory grows evenly, half of what doubling and halving take; at least four."""
@@ -81,6 +83,7 @@ def test_on_a_line_it_takes_half_the_tries_of_halving(answer: int, fixed: float)
     assert len(tried) <= max(4, halving_tries(answer) // 2)
 
 
+@settings(deadline=None)
 @given(answers, shares)
 def test_on_a_parabola_it_takes_no_more_tries_than_halving(answer: int, fixed: float) -> None:
     """Where memory grows with the square, as with a sequence, it is not worse than halving."""
@@ -90,6 +93,7 @@ def test_on_a_parabola_it_takes_no_more_tries_than_halving(answer: int, fixed: f
     assert len(tried) <= halving_tries(answer)
 
 
+@settings(deadline=None)
 @given(answers, shares, st.integers(1, 10**6))
 def test_a_jump_costs_little_more_than_halving(answer: int, fixed: float, start: int) -> None:
     """Where totals say nothing, at most a few tries are lost."""
