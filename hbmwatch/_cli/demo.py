@@ -9,7 +9,6 @@ from typing import Any
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
 from hbmwatch._cli.console import print_json, print_on_stderr
-from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 
 _PAGE = "https://openxla.org/xla/oom_debugging"
 
@@ -57,6 +56,8 @@ def _prepare(on: str | None) -> None:
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
     if on is None:
         return
+    from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
+
     for name, value in WITHOUT_TPU.items():
         os.environ.setdefault(name, value)
 

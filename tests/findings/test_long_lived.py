@@ -47,7 +47,7 @@ def test_a_buffer_that_waits_through_most_of_the_program_is_found() -> None:
     assert finding is not None
     assert finding.saves_bytes == MIB
     assert "1 buffer (1 MiB) lives through most of the program" in finding.evidence
-    assert "from point 10 to 90 of 100" in finding.evidence
+    assert "from program point 10 to 90 of 100" in finding.evidence
 
 
 @pytest.mark.parametrize(("end", "expected"), [(69, None), (70, "long-lived")])

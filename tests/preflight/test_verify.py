@@ -157,7 +157,7 @@ def test_what_does_not_trace_with_the_change_says_why() -> None:
 
     found = verify(jax.jit(strict), small(64, 64), change="bfloat16")
     assert (found.error, found.peak_bytes) == ("TypeError: float32 only", None)
-    assert str(found) == "with bfloat16 x: TypeError: float32 only"
+    assert str(found) == "casting x to bfloat16: TypeError: float32 only"
 
 
 def test_a_compile_is_not_waited_for_longer_than_was_asked() -> None:
@@ -177,7 +177,7 @@ def test_what_cannot_be_asked_is_refused() -> None:
         verify(step, x, change=Finding("logits", "", "", "", None, "derived", ""))
     with pytest.raises(ValueError, match="no undonated argument is returned updated"):
         verify(jax.jit(jnp.sum), x, change="donation")
-    with pytest.raises(TypeError, match="with .lower"):
+    with pytest.raises(TypeError, match="it has no .lower"):
         verify(lambda x: x, x, change="donation")
 
 
