@@ -17,7 +17,7 @@ def _gather_axes(node: Node) -> Axes:
     size. So a piece of the dimension behaves as the dimension does.
     """
     numbers, sizes = node.params["dimension_numbers"], node.params["slice_sizes"]
-    operand, indices = node.shapes
+    operand, _indices = node.shapes
     batched, batches = numbers.operand_batching_dims, numbers.start_indices_batching_dims
     windows = numbers.offset_dims
     places = [d for d in range(len(node.outputs[0].shape)) if d not in windows]
