@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+import jax
 import pytest
 
 from hbmwatch._findings import vmem
@@ -49,6 +50,8 @@ def compare(finding: Finding) -> None:
     assert text(finding) == file.read_text(encoding="utf-8")
 
 
+# Another version of the compiler has other figures and op_names.
+@pytest.mark.skipif(jax.__version__ != "0.10.2", reason="the golden figures are of jax 0.10.2")
 @pytest.mark.filterwarnings(UNUSABLE)
 @pytest.mark.parametrize("case", params(FIRST.values()))
 def test_a_finding_reads_as_its_golden_text(case: Case) -> None:

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 
 from hbmwatch._jax import replay
+from hbmwatch._jax.scans import scan_inputs
 from hbmwatch._preflight.pieces.analysis import Analysis, NoPlace, traced_back
 from hbmwatch._preflight.pieces.program import Node, Program
 from hbmwatch._preflight.pieces.rules.axis import Placement, Run
@@ -125,7 +126,7 @@ def _stacked(state: State) -> State:
 class _Scan:
     def __init__(self, nested: Nested, node: Node, grid: Grid) -> None:
         self.nested, self.node, self.grid = nested, node, grid
-        self.consts, self.carried = node.params["num_consts"], node.params["num_carry"]
+        self.consts, self.carried = scan_inputs(node.params)
         self.program = node.body("jaxpr")
 
     def place(self, have: Sequence[State]) -> Placement:
@@ -288,14 +289,14 @@ def _inputs_for(
     have: list[State] = [WHOLE for _ in node.inputs]
     parameter, skipped, stacked = "jaxpr", 0, len(node.inputs)
     if node.name == "scan":
-        carried = node.params["num_carry"]
-        stacked = node.params["num_consts"] + carried
+        consts, carried = scan_inputs(node.params)
+        stacked = consts + carried
         if position >= carried:
             if split.dimension == 0:
                 return None
             split = split.at(split.dimension - 1)
         else:
-            have[node.params["num_consts"] + position] = split
+            have[consts + position] = split
     elif node.name == "while":
         parameter, skipped = "body_jaxpr", node.params["cond_nconsts"]
         have[skipped + node.params["body_nconsts"] + position] = split

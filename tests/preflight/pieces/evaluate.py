@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
+from hbmwatch._jax.scans import scan_inputs
+
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "abs": np.abs,
     "cos": np.cos,
@@ -124,13 +126,14 @@ def _in_jax(equation: Any, args: Sequence[Any]) -> list[Any]:
 
 
 def _scan(p: Any, args: Sequence[Any]) -> list[Any]:
-    consts, first = p["num_consts"], p["num_consts"] + p["num_carry"]
+    consts, carried = scan_inputs(p)
+    first = consts + carried
     carry, rows = list(args[consts:first]), args[first:]
     steps = range(p["length"])[:: -1 if p["reverse"] else 1]
     made: list[Any] = [None] * p["length"]
     for k in steps:
         outputs = evaluate(p["jaxpr"], [*args[:consts], *carry, *(row[k] for row in rows)])
-        carry, made[k] = outputs[: p["num_carry"]], outputs[p["num_carry"] :]
+        carry, made[k] = outputs[:carried], outputs[carried:]
     return [*carry, *(_stack(row) for row in zip(*made, strict=True))]
 
 
