@@ -63,8 +63,15 @@ def _platform(item: pytest.Item) -> object:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tells the compilers' helpers which marks the test has."""
+    """Tells the compilers' helpers which marks the test has; skips it without its compiler."""
     sharing.RUN.marks = frozenset(mark.name for mark in item.iter_markers())
+    compilers = sorted(sharing.COMPILERS & sharing.RUN.marks)
+    if compilers:
+        from tests.programs import why_not  # not at the top: that imports jax
+
+        reasons = [reason for compiler in compilers if (reason := why_not(compiler))]
+        if reasons:
+            pytest.skip(reasons[0])
 
 
 @pytest.fixture(scope="session", autouse=True)
