@@ -135,6 +135,7 @@ def test_ctrl_c_again_while_the_folder_is_removed_leaves_nothing(
         pass
 
 
+@pytest.mark.tpu
 def test_an_error_while_the_step_is_traced_leaves_nothing(folder: Path) -> None:
     """The step's own error gets out as it is."""
 

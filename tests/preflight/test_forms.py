@@ -164,6 +164,7 @@ def test_a_slice_of_256_chips_is_a_matter_of_one_compile() -> None:
     assert found.report.device.device_count == 256
 
 
+@pytest.mark.gpu
 def test_more_devices_than_the_target_has_are_refused() -> None:
     """A step on four devices is not squeezed onto one."""
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=NamedSharding(cpu_mesh(), P("fsdp")))
