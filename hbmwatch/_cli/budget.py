@@ -14,7 +14,6 @@ from hbmwatch._cli.command import (
     Command,
     CommandError,
     add_json_option,
-    positive_number,
 )
 from hbmwatch._cli.console import print_json, progress
 
@@ -25,12 +24,7 @@ if TYPE_CHECKING:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_step_options(parser, optional=True)
-    parser.add_argument(
-        "--size",
-        type=positive_number,
-        metavar="N",
-        help="the size that the function of --args is called with",
-    )
+    steps.add_size_option(parser)
     parser.add_argument(
         "--baseline",
         required=True,

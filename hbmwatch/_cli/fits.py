@@ -13,7 +13,6 @@ from hbmwatch._cli.command import (
     Command,
     CommandError,
     add_json_option,
-    positive_number,
 )
 from hbmwatch._cli.console import print_json, progress
 
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_step_options(parser)
-    parser.add_argument(
-        "--size",
-        type=positive_number,
-        metavar="N",
-        help="the size that the function of --args is called with",
-    )
+    steps.add_size_option(parser)
     steps.add_verdict_options(parser)
     parser.add_argument(
         "--html", metavar="FILE", help="also write an HTML report, one for each target"

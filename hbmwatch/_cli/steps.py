@@ -45,6 +45,16 @@ def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False)
     )
 
 
+def add_size_option(parser: argparse.ArgumentParser) -> None:
+    """The size for one call; `largest` finds it instead."""
+    parser.add_argument(
+        "--size",
+        type=positive_number,
+        metavar="N",
+        help="the size that the function of --args is called with",
+    )
+
+
 def add_verdict_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that decide a verdict: --proof, --limit and --memory-fraction."""
     parser.add_argument(
