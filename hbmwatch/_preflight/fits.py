@@ -50,7 +50,8 @@ def fits(
             "h200", "a100-80", "b200"; or jax devices, or a mesh. None: the devices of
             the step's arrays.
         proof: "compiled" compiles to the end; "assigned" stops at XLA's buffer assignment, which
-            has the same peak and total in a fraction of the time, but does not count the code.
+            has the same peak and total in a fraction of the time, but does not count the code. A
+            compiler that finishes before it is stopped gives "compiled", and so does a rejection.
         limit_bytes: A limit to use instead of the device's.
         timeout_s: Seconds until the compiler is killed.
         memory_fraction: The share of a GPU's memory that the program gets; None: the share that

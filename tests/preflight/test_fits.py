@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch import fits, verify
+from tests.preflight import steps
 
 MIB, GIB = 2**20, 2**30
 
@@ -51,18 +52,14 @@ def test_what_does_not_fit_a_tpu_is_refused_by_its_compiler() -> None:
     assert json.loads(json.dumps(fit.to_dict()))["fits"] is False
 
 
-@pytest.mark.slow
 @pytest.mark.tpu
-def test_by_assignment_the_figures_are_those_of_the_whole_compile() -> None:
-    """Stopped at the buffer assignment, peak and total are the same to the byte."""
-    assigned = fits(add_one, x_of(64), on="v5e", proof="assigned")
-    compiled = fits(add_one, x_of(64), on="v5e")
+def test_a_compile_of_a_minute_is_stopped_at_the_buffer_assignment() -> None:
+    """The proof says so, and so does the text; the code is not known yet."""
+    step, args_of = steps.mlp()
+    fit = fits(step, *args_of(1024), on="v5e", proof="assigned")
 
-    assert (assigned.proof, compiled.proof) == ("assigned", "compiled")
-    figures = (assigned.peak_bytes, assigned.total_bytes)
-    assert figures == (compiled.peak_bytes, compiled.total_bytes)
-    assert "by buffer assignment" in str(assigned)
-    assert assigned.code_bytes is None
+    assert (fit.fits, fit.proof, fit.code_bytes) == (True, "assigned", None)
+    assert str(fit).endswith("; by buffer assignment, without the code")
 
 
 @pytest.mark.gpu

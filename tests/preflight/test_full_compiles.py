@@ -33,12 +33,16 @@ OF_TODAY = pytest.mark.skipif(
     ],
 )
 def test_the_assignment_has_the_figures_of_the_whole_compile(name: str, on: str) -> None:
-    """Peak and total are equal to the byte, and less processor time was used."""
+    """Peak and total are equal to the byte.
+
+    A compile of milliseconds may finish before it is stopped, and is called compiled then.
+    """
     (step, args_of), size = steps.SMALL[name]
     assigned = fits(step, *args_of(size), on=on, proof="assigned")
     compiled = fits(step, *args_of(size), on=on)
 
-    assert (assigned.proof, compiled.proof, compiled.fits) == ("assigned", "compiled", True)
+    assert (compiled.proof, compiled.fits, assigned.fits) == ("compiled", True, True)
+    assert (assigned.proof == "assigned") == (assigned.code_bytes is None)
     figures = (assigned.peak_bytes, assigned.total_bytes)
     assert figures == (compiled.peak_bytes, compiled.total_bytes)
 
