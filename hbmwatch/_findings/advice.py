@@ -54,6 +54,7 @@ class Advice:
             certainty=certainty,
             link=self.link,
             will_not_help=self.will_not_help if will_not_help is None else will_not_help,
+            change=self.change,
         )
 
 

@@ -114,8 +114,3 @@ def rank(facts: ProgramFacts, finding: Finding) -> float:
     needed = max(facts.over_limit_bytes or 0, least, 1.0)
     weight = advice.prior_weight if advice.weigh is None else advice.weigh(facts, finding)
     return weight * min(1.0, (finding.saves_bytes or 0) / needed)
-
-
-def change_for(slug: str) -> str:
-    """The change with which `verify` can try a finding; "" if there is none."""
-    return ADVICE[slug].change if slug in ADVICE else ""

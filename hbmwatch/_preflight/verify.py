@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings.rank import change_for
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
 from hbmwatch._preflight.fits import check_options, fit_of
@@ -162,7 +161,7 @@ def _wanted(change: Change | Finding | None, variant: object) -> str:
         return "variant"
     name: object = change
     if isinstance(change, Finding):
-        name = change_for(change.slug) or change.slug
+        name = change.change or change.slug
     if name not in get_args(Change):
         choices = ", ".join(map(repr, get_args(Change)))
         raise ValueError(

@@ -72,6 +72,8 @@ class Finding:
             program) or "hint".
         link: Where to read on.
         will_not_help: What people often try here without effect; "" if there is nothing.
+        change: The change with which `verify` can try the remedy; "" if it can only be tried with
+            `variant`, a step that you changed.
     """
 
     __module__ = "hbmwatch"
@@ -84,6 +86,7 @@ class Finding:
     certainty: Certainty
     link: str
     will_not_help: str = ""
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True)

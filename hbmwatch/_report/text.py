@@ -171,7 +171,18 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
             continue
         lines += _wrapped(_ended(clean(finding.evidence, 3 * WIDTH)), indent=7, hang=0)
         lines += _wrapped(_ended(clean(finding.remedy, 3 * WIDTH)), indent=7, hang=0)
-    return lines
+    trials = _trials(findings[:_SHOWN_FINDINGS])
+    return lines + (_wrapped(f"hbmwatch.verify can measure {trials}", indent=4) if trials else [])
+
+
+def _trials(findings: Sequence[Finding]) -> str:
+    """How `verify` can try each finding that was not measured yet, by the findings' numbers."""
+    numbers: dict[str, list[str]] = {}
+    for number, finding in enumerate(findings, start=1):
+        if finding.certainty != "measured":
+            how = f'change="{finding.change}"' if finding.change else "variant=your changed step"
+            numbers.setdefault(clean(how, WIDTH), []).append(str(number))
+    return "; ".join(f"{', '.join(which)} with {how}" for how, which in numbers.items())
 
 
 def _sentences(label: str, sentences: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.problems import Problems
 from hbmwatch._findings import rank
-from hbmwatch._findings.rank import ADVICE, FINDERS, change_for, find_findings
+from hbmwatch._findings.rank import ADVICE, FINDERS, find_findings
 from hbmwatch._records.message import OomMessage
 from hbmwatch._report.report import OomReport
 from tests.findings.cases import explained
@@ -17,8 +17,8 @@ from tests.hlo import BF16, F32, Hlo
 
 
 def test_the_changes_that_verify_can_try() -> None:
-    """Four findings have one; a slug that is not known has none."""
-    changes = {slug: change for slug in ADVICE if (change := change_for(slug))}
+    """Four findings have one, and carry it."""
+    changes = {slug: advice.change for slug, advice in ADVICE.items() if advice.change}
 
     assert changes == {
         "donation": "donation",
@@ -26,7 +26,7 @@ def test_the_changes_that_verify_can_try() -> None:
         "dtype": "bfloat16",
         "aggregate": "half-batch",
     }
-    assert change_for("of a later version") == ""
+    assert ADVICE["donation"].finding("t", "e", "r", None).change == "donation"
 
 
 def test_of_two_findings_of_one_slug_the_one_that_frees_more_counts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,54 @@ def gpt(layers: int = 24, d: int = 1024, vocab: int = 32768, length: int = 1024)
     state = jax.eval_shape(optimizer.init, params)
     step = jax.jit(train_step, donate_argnums=(0, 1))
     return step, lambda n: (params, state, S((n, length), jnp.int32))
+
+
+def decode(layers: int = 24, d: int = 2048, length: int = 4096) -> Made:
+    """A token for each sequence, with a donated cache of keys and values; the size is the batch."""
+    heads, kv_heads, wide = 16, 4, d // 16
+
+    def layer(pos: Any, h: Any, given: Any) -> tuple[Any, Any]:
+        p, keys, values = given
+        b = h.shape[0]
+        x = _norm(h, p["ln1"])
+        q = (x @ p["q"]).reshape(b, 1, heads, wide)
+        key, value = (
+            (x @ p[name]).astype(keys.dtype).reshape(b, 1, kv_heads, wide) for name in "kv"
+        )
+        keys = jax.lax.dynamic_update_slice(keys, key, (0, pos, 0, 0))
+        values = jax.lax.dynamic_update_slice(values, value, (0, pos, 0, 0))
+        seen = jnp.broadcast_to(jnp.arange(length) <= pos, (b, 1, 1, length))
+        h = h + jax.nn.dot_product_attention(q, keys, values, mask=seen).reshape(b, d) @ p["o"]
+        return h + jax.nn.gelu(_norm(h, p["ln2"]) @ p["up"]) @ p["down"], (keys, values)
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def decode_step(params: Any, cache: Any, tokens: Any, pos: Any) -> Any:
+        layers_and_caches = (params["blocks"], *cache)
+        h, cache = jax.lax.scan(
+            functools.partial(layer, pos), params["emb"][tokens], layers_and_caches
+        )
+        return jnp.argmax(h @ params["emb"].T, -1), cache
+
+    shapes = {
+        "q": (d, d),
+        "k": (d, kv_heads * wide),
+        "v": (d, kv_heads * wide),
+        "o": (d, d),
+        "up": (d, 4 * d),
+        "down": (4 * d, d),
+        "ln1": (d,),
+        "ln2": (d,),
+    }
+    params = {
+        "emb": S((32768, d), jnp.bfloat16),
+        "blocks": {name: S((layers, *shape), jnp.bfloat16) for name, shape in shapes.items()},
+    }
+
+    def args_of(n: int) -> tuple[Any, ...]:
+        cache = S((layers, n, length, kv_heads, wide), jnp.bfloat16)
+        return params, (cache, cache), S((n,), jnp.int32), S((), jnp.int32)
+
+    return decode_step, args_of
 
 
 def scanned(layers: int = 6) -> Made:

@@ -45,7 +45,10 @@ function findingCard(finding) {
   const unhelpful = finding.will_not_help;
   if (unhelpful) body.append(make("p", {}, `Will not help: ${unhelpful}`));
   const certainty = CERTAINTIES.get(finding.certainty) ?? finding.certainty;
-  body.append(make("p", { class: "foot" }, make("span", {}, certainty), ...link(finding.link)));
+  const trial = finding.change ? `change="${finding.change}"` : "variant=your changed step";
+  const measure = finding.certainty === "measured" ? [] : [make("span", {}, `verify: ${trial}`)];
+  const foot = [make("span", {}, certainty), ...measure, ...link(finding.link)];
+  body.append(make("p", { class: "foot" }, ...foot));
   const card = make("li", { class: "card" }, make("h3", {}, finding.title));
   if (finding.saves_bytes) {
     const size = formatSize(finding.saves_bytes);
