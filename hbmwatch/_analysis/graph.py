@@ -241,6 +241,25 @@ class Graph:
             current = self.first(current)
         return current
 
+    def keeps(self, loop: HloInstructionProto, position: int) -> bool:
+        """Whether the body of a loop passes on the value at a position of its tuple unchanged."""
+        for called in loop.called_computation_ids:
+            body = self.program.computations.get(called)
+            root = self.find(body.root_id) if body is not None else None
+            if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
+                continue
+            passed = self.find(root.operand_ids[position])
+            for _ in range(MOST_STEPS):
+                if passed is None or passed.opcode not in ("copy", "bitcast"):
+                    break
+                passed = self.first(passed)
+            if passed is None or passed.opcode != "get-tuple-element":
+                return False
+            holder = self.first(passed)
+            given = holder is not None and holder.opcode == "parameter"
+            return given and passed.tuple_index == position
+        return False
+
     # --- what instructions are --------------------------------------------------------------------
 
     @functools.cached_property

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.graph import MOVES, Graph, elements
 from hbmwatch._analysis.loops import LoopBuffer, LoopBuffers
 from hbmwatch._analysis.origin import Origin, origin
+from hbmwatch._analysis.sources import source_of
 from hbmwatch._analysis.updates import updated
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import PeakOp
@@ -297,15 +298,5 @@ class PeakBuffers:
 
     def argument_of(self, instruction: HloInstructionProto) -> str:
         """The path of the argument that an instruction copies, slices or converts; "" if none."""
-        current: HloInstructionProto | None = instruction
-        for _ in range(MOST_VISITS):
-            if current is None or current.opcode == "parameter":
-                break
-            above = max(self.graph.operands(current), key=lambda o: elements(o.shape), default=None)
-            if current.opcode == "get-tuple-element" and above is not None:
-                loop, _body = self.graph.loop_of(above)
-                if above.opcode == "parameter" and loop is not None:
-                    above = self.graph.start(loop, current.tuple_index)
-            current = above
-        is_argument = current is not None and self.graph.is_argument(current)
-        return current.metadata.op_name if current is not None and is_argument else ""
+        source = source_of(self.graph, instruction)
+        return source.metadata.op_name if self.graph.is_argument(source) else ""

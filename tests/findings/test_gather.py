@@ -1,4 +1,4 @@
-"""Sharded arguments that are gathered in full."""
+"""Sharded arrays that each device holds in full, and through which collective."""
 
 from __future__ import annotations
 
@@ -10,47 +10,131 @@ from hbmwatch._findings import gather
 from tests.hlo import MIB, REPLICATED, Hlo, tiled
 
 SHARDED: dict[str, Any] = {"spmd_parameters_shardings": [tiled(4, 1)]}
+NAME = "jit(f)/dot_general"
 
 
 def gathered(opcode: str = "all-gather", dims: tuple[int, ...] = (2048, 512)) -> Hlo:
     """An argument of [512, 512] on each of 4 devices, and a temporary."""
     hlo = Hlo()
     w = hlo.parameter(512, 512, path="w")
-    hlo.add(opcode, w, dims=dims, name="jit(f)/dot_general")
+    hlo.add(opcode, w, dims=dims, name=NAME)
     return hlo
 
 
+def last(hlo: Hlo) -> int:
+    """The id of the last instruction."""
+    number: int = hlo.instructions[-1]["id"]
+    return number
+
+
 @pytest.mark.parametrize(
-    ("opcode", "dims", "is_found"),
+    ("opcode", "dims", "title"),
     [
-        ("all-gather", (2048, 512), True),
-        ("fusion", (512, 2048), True),
-        ("all-gather", (4, 512, 512), True),
-        ("fusion", (4, 512, 512), False),
-        ("all-gather", (512, 512), True),
+        ("all-gather", (2048, 512), "Keep w sharded: the compiler all-gathers the full array"),
+        ("all-gather", (4, 512, 512), "Keep w sharded: the compiler all-gathers the full array"),
+        ("all-gather", (1024, 512), "The compiler all-gathers a part of w"),
+        ("custom-call", (2048, 512), ""),
+        ("sort", (512, 512), ""),
     ],
-    ids=["all-gather", "transposed", "reshaped", "another shape", "a part"],
+    ids=["whole", "reshaped", "along one axis", "of the global shape only", "not gathered"],
 )
-def test_a_buffer_with_the_global_shape_is_a_full_copy(
-    opcode: str, dims: tuple[int, ...], is_found: bool
+def test_what_is_said_to_be_gathered_is_the_operand_of_an_all_gather(
+    opcode: str, dims: tuple[int, ...], title: str
 ) -> None:
-    """Any instruction that makes the global shape, or an all-gather of the argument."""
+    """A buffer of the global shape alone is no proof."""
     hlo = gathered(opcode, dims)
-    finding = gather.find(hlo.facts((hlo.instructions[-1]["id"],), **SHARDED))
+    finding = gather.find(hlo.facts((last(hlo),), **SHARDED))
+
+    assert (finding.title[: len(title)] if finding is not None else "") == title
+
+
+def test_a_copy_of_the_gathered_array_counts() -> None:
+    """A transposed, cast or elementwise computed copy has the same bytes of other devices."""
+    hlo = gathered()
+    whole = last(hlo)
+    copy = hlo.add("transpose", whole, dims=(512, 2048), name=NAME)
+    tanh = hlo.add("tanh", copy, dims=(512, 2048), name=NAME)
+    finding = gather.find(hlo.facts((whole, copy, tanh), **SHARDED))
+
+    assert finding is not None
+    assert finding.saves_bytes == 3 * 3 * MIB
+
+
+def test_a_gathered_activation_is_not_called_by_the_name_of_an_argument() -> None:
+    """A layer's result is gathered along one axis; the argument that it is computed from is not."""
+    hlo = Hlo()
+    x, w = hlo.parameter(512, 512, path="x"), hlo.parameter(512, 512, path="w")
+    h = hlo.add("dot", x, w, dims=(512, 512), name=NAME)
+    whole = hlo.add("all-gather", h, dims=(2048, 512), name=NAME)
+    module: dict[str, Any] = {"spmd_parameters_shardings": [tiled(4, 1), REPLICATED]}
+    finding = gather.find(hlo.facts((h, whole), **module))
+
+    assert finding is not None
+    assert finding.title == "The compiler all-gathers a computed value"
+    assert finding.saves_bytes == 3 * MIB
+
+
+@pytest.mark.parametrize(("collective", "is_found"), [("all-reduce", True), ("negate", False)])
+def test_rows_that_an_index_selects_are_added_up_over_the_devices(
+    collective: str, is_found: bool
+) -> None:
+    """Mixture-of-experts dispatch, and a permutation: no all-gather, but every row is there."""
+    hlo = Hlo()
+    x = hlo.parameter(512, 512, path="x")
+    index = hlo.add("sort", dims=(4096,), name="jit(f)/sort")
+    inside = hlo.inner()
+    rows, which = inside.parameter(512, 512), inside.parameter(4096)
+    inside.add("gather", rows, which, dims=(4096, 512), name="jit(f)/gather")
+    taken = hlo.fusion(x, index, dims=(4096, 512), inside=inside, name="jit(f)/gather")
+    masked = hlo.add("select", taken, dims=(4096, 512), name="jit(f)/gather")
+    summed = hlo.add(collective, masked, dims=(4096, 512), name="jit(f)/gather")
+    finding = gather.find(hlo.facts((masked, summed), **SHARDED))
 
     assert (finding is not None) == is_found
+    if finding is not None:
+        assert finding.title == (
+            "Every device holds the rows of x for all devices: an index selects them along the "
+            "sharded axis"
+        )
+        assert finding.saves_bytes == 2 * 8 * MIB * 3 // 4
+
+
+def test_a_layer_that_a_loop_slices_is_a_part_of_the_argument() -> None:
+    """FSDP gathers one layer at a time on purpose; the stack stays sharded."""
+    hlo = Hlo()
+    layers = hlo.parameter(8, 128, 512, path="layers")
+    body, condition = hlo.inner(), hlo.inner()
+    carried = body.add("parameter", shape={"element_type": 13})
+    stack = body.add("get-tuple-element", carried, dims=(8, 128, 512), tuple_index=0)
+    layer = body.add("dynamic-slice", stack, dims=(1, 128, 512))
+    body.add("all-gather", layer, dims=(1, 512, 512), name=NAME)
+    whole = last_of(body)
+    body.add("tuple", stack)
+    condition.parameter(1)
+    start = hlo.add("tuple", layers)
+    hlo.add("while", start, shape={"element_type": 13}, called_computation_ids=[body.id])
+    module: dict[str, Any] = {"spmd_parameters_shardings": [tiled(1, 4, 1)]}
+    finding = gather.find(hlo.facts((whole,), **module))
+
+    assert finding is not None
+    assert finding.title == "The compiler all-gathers a part of layers"
+
+
+def last_of(computation: Any) -> int:
+    """The id of the last instruction of a computation."""
+    number: int = computation.instructions[-1]["id"]
+    return number
 
 
 def test_what_the_program_returns_replicated_is_left_to_the_other_finding() -> None:
     """The finding on replication speaks of outputs that every device holds."""
     hlo = gathered()
-    outputs = (hlo.instructions[-1]["id"],)
     module: dict[str, Any] = {
         **SHARDED,
         "spmd_output_sharding": {"type": 2, "tuple_shardings": [REPLICATED]},
     }
 
-    assert gather.find(hlo.facts(outputs=outputs, **module)) is None
+    assert gather.find(hlo.facts(outputs=(last(hlo),), **module)) is None
 
 
 @pytest.mark.parametrize(("columns", "is_found"), [(127, False), (128, True)])
