@@ -19,6 +19,8 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
     ("output", "output"),
 )
 _END_OF_ENTRY = " ====="
+# An entry without a label: every list gives each entry one, unless the text is cut.
+_NO_NAME = "(cut off)"
 
 # re compiles these when they are first used: most texts need none of them.
 _TPU_ENTRY = r"(?<!\S)\d{1,4}\. (?=Size: )"
@@ -28,7 +30,8 @@ _TPU_FIELD = (
 )
 _GPU_ENTRY = rf"Buffer \d{{1,4}}: Size: ({SIZE})"
 _GPU_FIELD = r"(Operator|XLA Label|Shape|Entry Parameter Subshape): "
-_ATTRIBUTE = r'(op_name|source_file)="([^"]*)"|source_line=(\d{1,9})'
+# Where the text is cut, the next quote is another one's.
+_ATTRIBUTE = r'(op_name|source_file)="([^"]*)(?<! )"(?!\S)|source_line=(\d{1,9})'
 _LABEL = r"%?([\w.-]+) = "
 _OPCODE = r"(?:^|\s)([a-z][a-z0-9-]*)\("
 _STACK_OP = r"while allocating on stack for (%[\w.-]+ = )"
@@ -79,7 +82,7 @@ def _tpu_op(entry: dict[str, str], size_bytes: int, memory_space: str) -> PeakOp
     kind = entry.get("Allocation type", "").lower()
     op_name, frame = _operator(entry)
     return PeakOp(
-        instruction=name[1] if name else label.partition(" ")[0].lstrip("%"),
+        instruction=name[1] if name else label.partition(" ")[0].lstrip("%") or _NO_NAME,
         opcode=opcode[1] if opcode else "",
         op_name=op_name,
         shape=entry.get("Shape", ""),
@@ -98,7 +101,7 @@ def _gpu_op(entry: dict[str, str], size_bytes: int) -> PeakOp:
     label = "parameter" if subshape is not None else entry.get("XLA Label", "")
     op_name, frame = _operator(entry)
     return PeakOp(
-        instruction=label,
+        instruction=label or _NO_NAME,
         opcode=label,
         op_name=op_name,
         shape=subshape or entry.get("Shape", ""),

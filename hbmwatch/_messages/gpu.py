@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from hbmwatch._messages.wording import Wording, optional
 from hbmwatch._records.message import OomMessage
-from hbmwatch._records.sizes import SIZE
+from hbmwatch._records.sizes import COUNT, SIZE
 
 STATISTICS = "BufferAssignment stats: "
 
 _POOL = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="allocator")
+# An allocator that the driver refuses memory asks for less, so that the program need not fail.
+_RESERVATION = OomMessage("", platform="gpu", memory_space="hbm", pool="reservation")
 _DRIVER = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver")
 _HOST = OomMessage("", platform="gpu", phase="run", memory_space="host", pool="host")
 
@@ -69,8 +71,9 @@ _POOL_WORDINGS = (
     Wording(
         "gpu-async-memory",
         _POOL,
-        "Free memory/Total memory: ",
-        r"<#free_bytes>/<#limit_bytes>(?= )",
+        "Free memory/Total",
+        # At the end of a text a number may be cut, unless a person has separated its thousands.
+        r"(?: memory)?: <#free_bytes> ?/ ?<#limit_bytes>(?: |(?<=[,_']\d{3})$)",
         "extra_figures",
     ),
     Wording(
@@ -102,11 +105,29 @@ _POOL_WORDINGS = (
         + optional(
             " InUse: <#total_InUse>(?= )",
             " MaxInUse: <#total_MaxInUse>(?= )",
-            r" NumAllocs: \d{1,20}(?= )",
+            rf" NumAllocs: {COUNT}(?= )",
             " MaxAllocSize: <#total_MaxAllocSize>(?= )",
             " Reserved: <#total_Reserved>(?= )",
             " PeakReserved: <#total_PeakReserved>(?= )",
-            " LargestFreeBlock: <#largest_free_bytes>(?= )",
+            " LargestFreeBlock: <#largest_free_bytes>(?= |(?<= 0)$)",
+        ),
+        "extra_figures",
+    ),
+    Wording(
+        "gpu-dump",  # what the BFC allocator logs when it fails
+        _POOL,
+        "Sum Total of in-use chunks: ",
+        "<total_in_use_chunks>",
+        "log",
+    ),
+    Wording(
+        "gpu-dump-limit",
+        _POOL,
+        "total_region_allocated_bytes_: ",
+        "<#total_allocated_regions>"
+        + optional(
+            " memory_limit_: <#limit_bytes>(?= )",
+            " available bytes: <#total_available_bytes>(?= )",
         ),
         "extra_figures",
     ),
@@ -115,15 +136,23 @@ _POOL_WORDINGS = (
 _DRIVER_WORDINGS = (
     Wording(
         "gpu-from-device",
-        _DRIVER,
+        _RESERVATION,
         "ailed to allocate ",
         r"<approx_requested_bytes> \(<requested_bytes>\) from device" + _CAUSE,
         "retry_log",
         needle=" from device",
     ),
     Wording(
+        "gpu-alloc-size",
+        _RESERVATION,
+        "ould not allocate ",
+        "(?:device|unified|collective) (?:memory )?of size: <#requested_bytes>",
+        "retry_log",
+        needle=" of size: ",
+    ),
+    Wording(
         "gpu-unified",
-        _DRIVER,
+        _RESERVATION,
         "ailed to alloc ",
         "<requested_bytes> unified memory(?:; result: CUDA_ERROR_OUT_OF_MEMORY)?",
         "retry_log",
@@ -131,7 +160,7 @@ _DRIVER_WORDINGS = (
     ),
     Wording(
         "gpu-unified-memory",
-        _DRIVER,
+        _RESERVATION,
         "ailed to allocate ",
         r"<approx_requested_bytes> \(<requested_bytes>\) (?:of|from) unified memory",
         needle=" unified memory",
@@ -306,7 +335,15 @@ _HOST_WORDINGS = (
     Wording(
         "host-alloc-size",
         _HOST,
-        "ould not allocate pinned host memory of size: ",
+        "ould not allocate ",
+        "(?:pinned )?host (?:memory )?of size: <#requested_bytes>",
+        "retry_log",
+        needle=" of size: ",
+    ),
+    Wording(
+        "unknown-alloc-size",
+        OomMessage("", platform="gpu"),
+        "ould not allocate unknown of size: ",
         "<#requested_bytes>",
         "retry_log",
     ),

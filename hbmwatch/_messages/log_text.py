@@ -21,6 +21,11 @@ _REPORT = re.compile(
     r"(?:I\d{4}\s[^\]]{0,100}compiler_\w{1,40}\.cc:\d{1,6}|\)\s(?:[\w.]{0,60}:)?\d{1,6})\]"
     r"\s{1,20}(?:Total|Program)\s\w{1,30}\s(?:usage\s>=|requirement)\s[^\n]*"
 )
+# The BFC allocator lists each of its chunks when it fails: megabytes, between the lines that count.
+_CHUNK = re.compile(
+    r"(?:InUse|Free ?) at [0-9a-f]{1,16} of size \d{1,20} next \d{1,20}"
+    r"|Bin \(\d{1,20}\): Total Chunks: \d{1,20}, Chunks in use: \d{1,20}[^\n]{0,200}"
+)
 # What loggers, launchers, containers, syslog, mail and pytest put before a line.
 _PREFIX = re.compile(
     r"""\n(?:[ \t]*+(?:
@@ -47,6 +52,11 @@ _PREFIX = re.compile(
 _CONTINUED = re.compile(r"""(?<!\\)(["'])[ \t]*+\n[ \t]*+[fFrRbBuU]{0,2}\1(?=[^\n"',)\]])""")
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _CODE_POINT = re.compile(r"&#(?:x([0-9a-f]{1,4})|(\d{1,5}));", re.IGNORECASE)
+# Bold text, with or without italics: "**_RESOURCE_EXHAUSTED: ..._**".
+_BOLD = re.compile(r"(?<![\w*])\*\*_?(?=[^\s*])|(?<=[^\s*])_?\*\*(?![\w*])")
+# What a person leaves out: " ... ", " [...] ", and "hbm... ", but not "1073... ".
+_ELLIPSIS = re.compile(r"(?<!\S)(?:\.{3,8}|…|\[(?:\.{3}|…)\]|\((?:\.{3}|…)\))(?!\S)")
+_ATTACHED_ELLIPSIS = re.compile(r"(?<=[A-Za-z)])(?:\.{3}|…)(?=\s)")
 _EMPHASIS = re.compile(r"(`|\*\*)([\w.]{1,40})\1")
 _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " ", "&amp;": "&"}
 _BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
@@ -63,7 +73,7 @@ def strip_log_decoration(text: str) -> str:
     if "<" in text:
         text = _BREAK.sub("\n", text)
     if "`" in text or "**" in text:
-        text = _EMPHASIS.sub(r"\2", text)
+        text = _BOLD.sub("", _EMPHASIS.sub(r"\2", text))
     if '"\n' in text or "'\n" in text:
         text = _CONTINUED.sub("", text)
     if "\\u" in text:
@@ -74,8 +84,12 @@ def strip_log_decoration(text: str) -> str:
             text = _LOST_COLOR.sub("", text)
     if "\\" in text:
         text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
+    if "..." in text or "…" in text:
+        text = _ATTACHED_ELLIPSIS.sub(".", _ELLIPSIS.sub("", text))
     if "usage" in text or "requirement" in text:
         text = _REPORT.sub("", text)
+    if " next " in text or "Bin (" in text:
+        text = _CHUNK.sub("", text)
     if "│" in text or "┃" in text:
         text = _BOX_END.sub("", text)
     return _PREFIX.sub("\n", "\n" + text)[1:]

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 # A request below this share of the device, or below this size, did not fill it by itself.
 _SMALL_SHARE = 16
 _SMALL_BYTES = 256 * 2**20
+_RESERVATION = (
+    "JAX's allocator wanted to reserve this memory of the device for a pool, and the driver had "
+    "less. Other processes, or another library in this process, use the device: nvidia-smi (on "
+    "AMD rocm-smi) lists the processes. End them, lower XLA_CLIENT_MEM_FRACTION (formerly "
+    "XLA_PYTHON_CLIENT_MEM_FRACTION), or set XLA_PYTHON_CLIENT_PREALLOCATE=false. The allocator "
+    "tries again with 10% less, so this is a failure only if an error follows."
+)
 
 
 def message_notes(
@@ -40,6 +47,8 @@ def _memory(message: OomMessage) -> str:
     """Which memory ran out, and what frees it, where it is not the memory of JAX's arrays."""
     if message.memory_space in ON_CHIP:
         return _on_chip(message.memory_space)
+    if message.pool == "reservation":
+        return _RESERVATION
     if message.pool == "driver":
         return (
             "This allocation is outside JAX's array pool (CUDA modules, CUDA graphs, NCCL, library "
@@ -126,7 +135,11 @@ def _fragmentation(message: OomMessage) -> str:
 def _last_straw(message: OomMessage) -> str:
     """That a small request failed because the memory was full already."""
     requested = message.requested_bytes
-    if requested is None or message.phase != "run" or message.pool in ("driver", "host"):
+    if (
+        requested is None
+        or message.phase != "run"
+        or message.pool in ("reservation", "driver", "host")
+    ):
         return ""
     limit = message.limit_bytes
     if requested >= (limit // _SMALL_SHARE if limit else _SMALL_BYTES):

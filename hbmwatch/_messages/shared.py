@@ -13,8 +13,10 @@ _CPU_WORDINGS = (
         "cpu",
         _CPU,
         "Out of memory allocating ",
-        # CuPy continues: "8,000,000,000 bytes (allocated so far: 512 bytes)".
-        r"(?!\d{1,3},)(?><requested_bytes>)(?! \(allocated so far)",
+        # CuPy has the same words: "OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes
+        # (allocated so far: 512 bytes)".
+        r"(?<!OutOfMemoryError: Out of memory allocating )(?><requested_bytes>)"
+        r"(?! \(allocated so far)",
     ),
     Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),
 )

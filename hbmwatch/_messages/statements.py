@@ -25,7 +25,12 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception",
     "During handling of the above exception, another exception occurred",
     "The stack trace below excludes JAX-internal frames",
+    "terminate called after throwing an instance of",
+    "what():",
 )
+# XLA logs an error of an execution with these words in front of it, before it raises the error.
+_LOGGED = re.compile(r"Execution of replica \d{1,9} failed: (?:[A-Za-z_ ]{1,30}: )?$")
+_LOGGED_LENGTH = 100
 
 
 class Statement(NamedTuple):
@@ -78,20 +83,38 @@ class Oom(NamedTuple):
 def find_ooms(flat_text: str) -> Iterator[Oom]:
     """The OOMs that a flat text states, in order."""
     group: list[Statement] = []
+    earlier: dict[int, Statement] = {}  # extra figures that belong to no OOM so far, by row
     previous_end = last_match_end = 0
     for statement in find_statements(flat_text):
         if group and _same_oom(flat_text, statement, group, last_match_end):
             if statement.row not in {other.row for other in group}:
                 group.append(statement)
+            earlier.clear()
         elif statement.wording.source == "extra_figures":
+            earlier[statement.row] = statement
             continue
         else:
+            next_group = [*_figures_before(statement, earlier), statement]
             if group:
-                yield Oom(group, previous_end, _oom_end(flat_text, last_match_end, statement.start))
-            previous_end, group = last_match_end, [statement]
+                end = _oom_end(flat_text, last_match_end, next_group[0].start)
+                yield Oom(group, previous_end, end)
+            previous_end, group, earlier = last_match_end, next_group, {}
         last_match_end = statement.end
     if group:
         yield Oom(group, previous_end, _oom_end(flat_text, last_match_end, len(flat_text)))
+
+
+def _figures_before(statement: Statement, earlier: dict[int, Statement]) -> list[Statement]:
+    """The extra figures that an allocator logged shortly before an error of its platform."""
+    platform = statement.wording.implies.platform
+    figures = sorted(earlier.values())
+    return [
+        one
+        for one in figures
+        if statement.start - figures[-1].end < _NEAR
+        and figures[-1].end - one.start < _NEAR
+        and platform in (None, one.wording.implies.platform)
+    ]
 
 
 def find_statements(flat_text: str) -> list[Statement]:
@@ -127,6 +150,10 @@ def _same_oom(
         return False
     if source == "allocation_entry":
         return gap < _FAR
+    if gap >= _FAR:
+        return False
+    if source == "extra_figures" and (gap >= _NEAR or statement.row in {o.row for o in group}):
+        return False
     sources = {other.wording.source for other in group} - {"extra_figures"}
     if sources == {"code"}:
         return gap < _NEAR
@@ -136,16 +163,27 @@ def _same_oom(
         return retries or _same_request(statement, group)
     between = flat_text[last_match_end : statement.start]
     if source in {"error", "code", *_LOGS} or _TRACEBACK in between:
-        return _repeats_same_error(statement, group, between)
+        return _repeats_same_error(flat_text, statement, group, between)
     if source == "quoted":
         return gap < _NEAR
-    return gap < _FAR and statement.row not in {other.row for other in group}
+    return statement.row not in {other.row for other in group}
 
 
-def _repeats_same_error(statement: Statement, group: list[Statement], between: str) -> bool:
-    """Whether a chain of exceptions prints the text again."""
-    is_repeated = statement.match[0] in {other.match[0] for other in group}
-    return is_repeated and any(words in between for words in _CHAINED)
+def _repeats_same_error(
+    flat_text: str, statement: Statement, group: list[Statement], between: str
+) -> bool:
+    """Whether a chain of exceptions, or an error that has been logged, prints the text again."""
+    same = [other for other in group if other.match[0] == statement.match[0]]
+    if not same:
+        return False
+    was_logged, is_logged = (_is_logged(flat_text, one) for one in (same[0], statement))
+    return (was_logged and not is_logged) or any(words in between for words in _CHAINED)
+
+
+def _is_logged(flat_text: str, statement: Statement) -> bool:
+    """Whether an error stands in XLA's log of an execution, which raises it afterwards."""
+    before = flat_text[max(0, statement.start - _LOGGED_LENGTH) : statement.start]
+    return _LOGGED.search(before) is not None
 
 
 def _same_request(statement: Statement, group: list[Statement]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hbmwatch._messages.wording import Wording, optional
 from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.message import OomMessage, Phase
-from hbmwatch._records.sizes import SIZE
+from hbmwatch._records.sizes import COUNT, SIZE
 
 SCOPED_ALLOCATION = "Scoped allocation with size "
 
@@ -200,6 +200,14 @@ WORDINGS = (
         ),
     ),
     Wording(
+        "tpu-not-allocated",
+        _RUN,
+        "ould not allocate ",
+        r"<#requested_bytes> bytes in memory \w{1,80};?"
+        + optional(" <#total_allocatable> bytes allocatable", ",? <#free_bytes> bytes available"),
+        needle=" bytes in memory ",
+    ),
+    Wording(
         "tpu-buffer",
         _RUN,
         "Error allocating device buffer",
@@ -224,7 +232,7 @@ WORDINGS = (
         "tpu-sparse-core",
         OomMessage("", platform="tpu", phase="compile", code="E3000"),
         "op current allocation offset upper bound (",
-        r"\d{1,20} words\) exceeds[\w \-]{1,200}\(\d{1,20} words\) in memory space <space>",
+        rf"{COUNT} words\) exceeds[\w \-]{{1,200}}\({COUNT} words\) in memory space <space>",
     ),
     *(
         Wording(
@@ -240,8 +248,8 @@ WORDINGS = (
             f"tpu-{name}",
             OomMessage("", platform="tpu", phase=phase, memory_space=space),
             name,
-            rf"(?:(?<=RESOURCE_EXHAUSTED: {name})|(?=:(?! ?\d)))"
-            + optional(rf":? Used <used_bytes> of <limit_bytes> {_KNOWN_SPACE}"),
+            rf"(?:(?<=RESOURCE_EXHAUSTED: {name})|(?=:(?! ?\d))|(?= {SIZE} ?/ ?{SIZE}))"
+            + optional(":?(?: Used)? <used_bytes> ?(?:/|of) ?<limit_bytes>"),
             "code",
         )
         for code, name, phase, space in _CODES

@@ -32,7 +32,7 @@ _UTILIZATION = (
 )
 _CAPACITY = rf"HBM capacity ({SIZE}):"
 _CAPACITY_LINE = rf"([A-Z][\w-]{{1,40}}(?: [\w-]{{1,40}}){{1,3}}): {SIZE} \( ?({COUNT}) bytes\)"
-_DEVICE = r"\((\d{1,4}x\d{1,4}x\d{1,4}_([A-Z]{1,10})\d{1,3})\)"
+_DEVICE = r"(?:\(|in memory )(\d{1,4}x\d{1,4}x\d{1,4}_([A-Z]{1,10})\d{1,3})(?:\)|;|$)"
 
 
 def add_tpu_details(fields: dict[str, Any], text: str) -> None:

@@ -30,7 +30,7 @@ _PLACEHOLDER = re.compile(r"<(#?)(\w+)>")
 _FIELD_PATTERNS = {
     "allocator": r"[\w/:-]{1,80}(?:\.\w{1,80}){0,4}",
     "code": r"E\d{4}",
-    "device": r"[\w/:.-]{0,200}\w",
+    "device": r"[\w/:.-]{0,200}[^\W_]",  # an underscore ends italics
     "memory_space": r"[a-z][a-z0-9_]{0,30}",
     "module": r"[\w.<>-]{0,500}[\w>]",
     "space": r"\d{1,4}",

@@ -24,8 +24,10 @@ class OomMessage:
         phase: "compile", "run", or None.
         code: XLA's error code ("E1000").
         memory_space: "hbm", "vmem", "smem", "cmem", "sflag", "host", ...
-        pool: Which memory ran out: "allocator" (the memory that JAX's allocator manages), "driver"
-            (other device memory: modules, CUDA graphs, NCCL, library handles), "host", or None.
+        pool: Which memory ran out: "allocator" (the memory that JAX's allocator manages),
+            "reservation" (device memory that JAX's allocator wanted to reserve for its pool),
+            "driver" (other device memory: modules, CUDA graphs, NCCL, library handles), "host", or
+            None.
         requested_bytes: The one allocation that failed.
         used_bytes: What the whole program needs.
         limit_bytes: What the device, or the memory space, has.
@@ -52,7 +54,7 @@ class OomMessage:
     phase: Phase | None = None
     code: str | None = None
     memory_space: str | None = None
-    pool: Literal["allocator", "driver", "host"] | None = None
+    pool: Literal["allocator", "reservation", "driver", "host"] | None = None
     requested_bytes: int | None = None
     used_bytes: int | None = None
     limit_bytes: int | None = None

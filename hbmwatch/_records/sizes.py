@@ -12,17 +12,20 @@ _LARGEST = 2**1000  # a float can hold it
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 # Bounded, as int() refuses numbers of thousands of digits.
-_NUMBER = r"-?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})(?:\.\d{1,20})?"
+# People separate thousands as in "1,024", "1_024" and "1'024".
+_SEPARATED = r"\d{1,3}(?:[,_']\d{3}){1,12}"
+_NUMBER = rf"-?(?:{_SEPARATED}|\d{{1,40}})(?:\.\d{{1,20}})?"
 _UNIT = r"(?:[KMGTPE](?:iB?|B)?|[Bb]ytes?|B)(?![A-Za-z0-9])"
 _HEX = r"0x[0-9a-fA-F]{1,16}"
 
-COUNT = rf"(?:{_HEX}|-?\d{{1,3}}(?:,\d{{3}}){{1,12}}|-?\d{{1,40}})"
+COUNT = rf"(?:{_HEX}|-?{_SEPARATED}|-?\d{{1,40}})"
 """A number of bytes without unit, as a regular expression."""
 
 SIZE = rf"(?:{_HEX}|{_NUMBER} ?{_UNIT})"
 """A number with its unit, as a regular expression."""
 
 _READ = re.compile(rf"\s*(?:({_HEX})|({_NUMBER})\s?({_UNIT})?)\s*")
+_SEPARATORS = re.compile("[,_']")
 _NO_SIZE = 2**64 - 1
 
 
@@ -52,7 +55,7 @@ def read_size(text: str) -> Size | None:
     hexadecimal, number, unit = match.groups()
     if hexadecimal:
         return _known(int(hexadecimal, 16), 0)
-    whole, _, decimals = number.replace(",", "").partition(".")
+    whole, _, decimals = _SEPARATORS.sub("", number).partition(".")
     power = "BKMGTPE".find((unit or "B")[0].upper())
     last_digits, parts = int(whole + decimals), 10 ** len(decimals)
     scaled = 2 * last_digits * 1024**power

@@ -84,6 +84,7 @@ def binding_figures(report: ReportData) -> list[tuple[str, int]]:
         ("needs {} per device" if several else "needs {}", needed),
         ("{} available" if message.phase == "compile" else "limit {}", limit),
         (OVER_LIMIT, over),
+        ("{} in use", message.totals.get("InUse")),
         ("{} free", message.free_bytes),
         ("largest free block {}", message.largest_free_bytes),
     ]
@@ -119,7 +120,8 @@ def report_text(report: ReportData, top: int = 10) -> str:
     if report.summary is not None:
         lines += _program_lines(report, report.summary, top)
     elif report.message.ops:
-        lines += ["  Largest buffers listed in the error message"]
+        # A log can begin in the middle of the list.
+        lines += ["  Buffers that the error message lists"]
         lines += buffer_rows([(1, op) for op in report.message.ops], top)
     lines += _finding_lines(report.findings)
     lines += _sentences("note", report.notes)

@@ -16,7 +16,11 @@ MARK = "<!-- from tests/messages/samples; HBMWATCH_UPDATE_GOLDEN=1 writes what i
 WIDTH = 160
 
 PLATFORMS = {"tpu": "TPU", "gpu": "GPU", "cpu": "CPU", None: "Any platform"}
-POOLS = {"allocator": "", "driver": ", outside JAX's array pool", "host": "", None: ""}
+POOLS = {
+    "reservation": " for JAX's array pool",
+    "driver": ", outside JAX's array pool",
+    **dict.fromkeys(("allocator", "host", None), ""),
+}
 
 
 def memory(message: OomMessage) -> str:

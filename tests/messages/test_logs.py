@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
+
 from hbmwatch import OomMessage, parse_oom, parse_ooms
 
 OUT = "CUDA_ERROR_OUT_OF_MEMORY: out of memory"
@@ -117,6 +119,7 @@ def test_attempts_of_the_pool_to_grow_are_part_of_the_failure_that_follows() -> 
     assert [m.pool for m in parse_ooms(attempts + error)] == ["allocator"]
     assert requests(attempts + error) == [4096]
     assert requests(attempts) == [1073741824]
+    assert [(m.pool, m.phase) for m in parse_ooms(attempts)] == [("reservation", None)]
 
 
 def test_log_lines_of_another_size_are_another_failure() -> None:
@@ -156,3 +159,52 @@ def test_a_payload_that_quotes_the_message_is_no_second_failure() -> None:
     )
     messages = parse_ooms(text)
     assert [(m.memory_space, m.module) for m in messages] == [("vmem", "jit_f")]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        pytest.param("terminate called after throwing an instance of 'E'\n  what():  ", id="C++"),
+        pytest.param("Traceback (most recent call last):\nJaxRuntimeError: ", id="Python"),
+        pytest.param("jaxlib.xla_extension.XlaRuntimeError: ", id="only the last line"),
+    ],
+)
+def test_an_error_that_xla_logged_and_raised_is_one_failure(again: str) -> None:
+    """The text of the log and that of the exception are equal; another execution is another one."""
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes.\n"
+    logged = f"E1220 12:16:23.529862 741040 x.cc:3086] Execution of replica 0 failed: {error}"
+    assert requests(logged + again + error) == [4096]
+    assert requests(logged + again + error.replace("4096", "8192")) == [4096, 8192]
+    assert requests(logged + logged) == [4096, 4096]
+
+
+STATS = "Stats: \nLimit: {limit}\nInUse: 90\nMaxInUse: 95\nNumAllocs: 7\nMaxAllocSize: 50\n"
+
+
+def test_figures_that_an_allocator_logs_belong_to_the_error_next_to_them() -> None:
+    """Before it, after it, and each once; alone, or far from an error, they are no failure."""
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 64 bytes.\n"
+    first, second = STATS.format(limit=100), STATS.format(limit=200)
+
+    def limits(text: str) -> list[int | None]:
+        return [message.limit_bytes for message in parse_ooms(text)]
+
+    assert limits(first + error) == limits(error + first) == [100]
+    assert limits(first + second + error) == [200]
+    assert limits(error + first + second + error.replace("64", "32")) == [100, 200]
+    assert limits(first) == []
+    assert limits(first + "step 7\n" * 1000 + error) == [None]
+    assert limits(first + error.replace("while trying to allocate", "allocating")) == [None]
+
+
+def test_the_chunks_that_an_allocator_lists_do_not_part_its_failure() -> None:
+    """The list is longer than any gap between the lines of one failure."""
+    chunk = "I bfc_allocator.cc:1066] InUse at 703b01400 of size 256 next 159\n"
+    text = (
+        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 64B\n"
+        + chunk * 3000
+        + STATS.format(limit=100)
+        + "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 64 bytes.\n"
+    )
+    (message,) = parse_ooms(text)
+    assert (message.limit_bytes, message.totals["InUse"]) == (100, 90)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hbmwatch import OomMessage, parse_oom
+from hbmwatch import OomMessage, parse_oom, parse_ooms
 
 SMALL, LARGE = 125_000, 1_000_000
 SENTENCE = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.00G of 1.00G hbm."
@@ -42,6 +42,12 @@ LONG = {
     "comments": "# memory\n",
     "capacities": "Exceeded hbm capacity by ",
     "references": "&#1; memory",
+    "chunks": "InUse at 703b01400 of size 256 next 159\n",
+    "bins": "Bin (256): Total Chunks: 12, Chunks in use: 12 memory ",
+    "ellipses": "memory ... ",
+    "dots": ".",
+    "bold": "**memory** ",
+    "asterisks": "*",
     "syslog": "Mar  1 10:00:00 host memory: x\n",
 }
 
@@ -56,9 +62,33 @@ def processor_seconds(text: str) -> float:
     times = []
     for _ in range(2):
         start = time.process_time()
-        parse_oom(text)
+        parse_ooms(text)
         times.append(time.process_time() - start)
     return min(times)
+
+
+AFTER = {
+    "figures of an allocator": "Free memory/Total memory: 1/2 \n",
+    "statistics": "I xla/tsl/framework/bfc_allocator.cc:1160] Stats: Limit: 84987740160 \n",
+    "causes": "CUDA_ERROR_OUT_OF_MEMORY: out of memory\n",
+    "entries": "7. Size: 1.0M Shape: f32[8] Allocation type: HLO temp\n",
+    "the same error": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6.94GiB.\n",
+    "attempts": "failed to allocate 1.0G (1073741824 bytes) from device: HIP_ERROR_OutOfMemory\n",
+    "tracebacks": "Traceback (most recent call last):\nFree memory/Total memory: 1/2 \n",
+    "a usage": "Total hbm usage >= 281.14M:\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AFTER)
+def test_the_time_grows_with_what_follows_an_oom(name: str) -> None:
+    """Four times the lines after an OOM take less than 8 times the time."""
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6.94GiB.\n"
+    seconds = [
+        processor_seconds(error + AFTER[name] * (length // len(AFTER[name])))
+        for length in (SMALL, 4 * SMALL)
+    ]
+    assert seconds[1] < 8 * max(seconds[0], 0.01)
 
 
 @pytest.mark.slow

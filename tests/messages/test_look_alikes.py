@@ -12,6 +12,7 @@ HARMLESS = {
         "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,512 bytes "
         "(allocated so far: 1,600,001,024 bytes)."
     ),
+    "CuPy, cut": "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,512 bytes",
     "CuPy with little": "Out of memory allocating 512 bytes (allocated so far: 0 bytes).",
     "use of a disk": "Total disk usage >= 80G. Used 81G of 80G quota. Exceeded disk capacity by 1G",
     "use of memory": "Total memory usage >= 10GB. Program memory requirement 16GB",
@@ -118,6 +119,14 @@ HARMLESS = {
     "an option": "ValueError: memory_fraction 0.9 leaves 1.5GiB of memory; RESOURCE_EXHAUSTED is 8",
     "a wrong program": "INVALID_ARGUMENT: E0102: RuntimeProgramInputMismatch: Executable expected",
     "an access": "INTERNAL: CUDA error: an illegal memory access was encountered",
+    "cuDNN that does not start": (
+        "cuda_dnn.cc:535] Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED\n"
+        "cuda_dnn.cc:539] Memory usage: 15993929728 bytes free, 17179344896 bytes total."
+    ),
+    "cuDNN without figures": (
+        "cuda_dnn.cc:535] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR"
+    ),
+    "an allocation of another program": "could not allocate buffer of size: 4096",
     "statistics": "Stats: \nLimit: 17036574720\nInUse: 12345678848\nMaxInUse: 13345678848",
     "PyTorch": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Callable
 
@@ -52,6 +53,11 @@ def source(text: str) -> str:
     return "OOM = (\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
 
 
+def separated(text: str) -> str:
+    """Thousands of numbers of bytes apart, as a person writes them."""
+    return re.sub(r"(?<![\w.,/=])\d{4,}(?= bytes\b|B\))", lambda n: f"{int(n[0]):,}", text)
+
+
 WRAPPINGS: dict[str, Callable[[str], str]] = {
     "exception class": lambda text: f"jax.errors.JaxRuntimeError: {text}",
     "numbered": lambda text: f"2 root error(s) found.\n  (0) {text}",
@@ -82,6 +88,10 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
     "mail": each_line("> > "),
     "pytest": each_line("E       "),
     "indented": each_line("        "),
+    "bold": lambda text: f"**_{text}_**",
+    "bold lines": lambda text: re.sub(r"\S.*\S", r"**\g<0>**", text),
+    "separated thousands": separated,
+    "ellipses of a person": lambda text: text.replace(". ", ". ... ").replace(": ", ": [...] ", 1),
     "CRLF": lambda text: text.replace("\n", "\r\n"),
     "repr": lambda text: repr(RuntimeError(text)),
     "JSON": lambda text: json.dumps({"severity": "ERROR", "message": text}),

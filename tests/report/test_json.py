@@ -42,7 +42,9 @@ _SPECIAL = {
     "Platform | None": st.sampled_from((None, "tpu", "gpu", "cpu")),
     "Phase | None": st.sampled_from((None, "compile", "run")),
     "Certainty": st.sampled_from(("measured", "derived", "hint")),
-    "Literal['allocator', 'driver', 'host'] | None": st.sampled_from((None, "driver", "host")),
+    "Literal['allocator', 'reservation', 'driver', 'host'] | None": st.sampled_from(
+        (None, "driver", "host")
+    ),
     "npt.NDArray[np.int64]": st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4).map(
         lambda sizes: np.asarray(sizes, dtype=np.int64)
     ),
@@ -208,7 +210,8 @@ def _with_certainty(certainty: str) -> dict[str, Any]:
         ),
         (
             {**_GOOD, "message": {"text": "", "pool": "disk"}},
-            "report.message.pool is 'disk', not one of 'allocator', 'driver', 'host'",
+            "report.message.pool is 'disk', not one of 'allocator', 'reservation', 'driver', "
+            "'host'",
         ),
     ],
 )
