@@ -66,6 +66,7 @@ def test_fits_says_what_does_not_fit_as_json(
     assert (status, fit.fits, fit.total_bytes) == (1, False, 4 * MIB)
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_fits_shows_several_targets_as_a_table(
     model: Path, capsys: pytest.CaptureFixture[str]
@@ -78,6 +79,7 @@ def test_fits_shows_several_targets_as_a_table(
     assert [line[:18] for line in out.splitlines()] == ["v5e      fits v5e:", "v5e:2x2  fits v5e:"]
 
 
+@pytest.mark.slow
 def test_largest_prints_the_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sentence, and the same as JSON."""
     arguments = ("largest", *STEP, "--limit", "5MiB", "--proof", "assigned", "--start", "2")

@@ -26,6 +26,7 @@ def blocks(file: Path, language: str) -> list[str]:
 
 
 # docs/logging.md is run by test_logs.py, which looks at what the recipes write.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file", [file for file in PAGES if file.stem != "logging"], ids=lambda file: file.stem
 )

@@ -21,6 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 @pytest.mark.skipif(why_not("tpu") is not None, reason=str(why_not("tpu")))
 def test_the_snippets_run(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hbmwatch import HbmOomError, watch_hbm
 from tests.live import PETABYTE, SIDE, SMALL, fails
 
 
+@pytest.mark.slow
 def test_the_right_program_is_found_among_its_twins(watch: Callable[..., Any]) -> None:
     """Of many live programs, twins with other shapes and lambdas too, the failing one counts."""
     alive = [jax.jit(lambda x, n=n: x * n) for n in range(12)]

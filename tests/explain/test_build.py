@@ -135,6 +135,7 @@ XPROFS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("xprof", XPROFS)
 def test_a_program_that_no_reader_reads(
     xprof: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -44,6 +44,7 @@ def test_decoration_is_removed(case: str) -> None:
     assert strip_log_decoration(text) == expected
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_collapsed_text_has_single_spaces(text: str) -> None:
     """The words stay in order, and collapsing again changes nothing."""

@@ -45,6 +45,7 @@ def own(name: str, program: str = "train", platform: str = "tpu") -> PeakSummary
     return peak_summary(parse_program(proto, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_a_folder_a_run_and_a_file_are_the_same(tmp_path: Path, reader: Reader) -> None:
     """The path may be the log folder, the run folder or the xplane; both readers give the same."""
@@ -57,6 +58,7 @@ def test_a_folder_a_run_and_a_file_are_the_same(tmp_path: Path, reader: Reader) 
     assert [file] == list(file.parent.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [False, True])
 def test_a_profile_that_a_bare_trace_made(tmp_path: Path, failing: bool) -> None:
     """jax.profiler.trace around a step, whether it ran or ran out of memory."""

@@ -90,6 +90,7 @@ def peak_of(error: HbmOomError) -> PeakSummary:
     return error.summary
 
 
+@pytest.mark.slow
 def test_the_page_explains_itself(tmp_path: Path) -> None:
     """OpenXLA's program has a peak of 300 GiB, of two buffers whose lines are named."""
     error = failing_page(tmp_path)
@@ -125,6 +126,7 @@ def raw_session(folder: Path) -> Iterator[None]:
     assert b"a mark of the user's" in session.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profiler", [users_trace, raw_session])
 def test_the_users_profiler_is_left_alone(profiler: Callable[[Path], Any], tmp_path: Path) -> None:
     """With the user's profiler session open, the peak is found, and their profile is complete."""
@@ -139,6 +141,7 @@ def test_the_users_profiler_is_left_alone(profiler: Callable[[Path], Any], tmp_p
         jnp.ones(2).block_until_ready()
 
 
+@pytest.mark.slow
 def test_the_pages_recipe_with_the_watch_inside(tmp_path: Path) -> None:
     """`@jax.profiler.trace` above `@watch_hbm` gives the peak, and the page's profile."""
     step = watch_hbm(oom, logdir=tmp_path / "ours", out_shardings=on_device())

@@ -204,6 +204,7 @@ def children() -> set[str]:
     return {child for task in tasks for child in task.read_text().split()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_child_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time limit the child is gone, and the error says so."""

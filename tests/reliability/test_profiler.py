@@ -82,6 +82,7 @@ def test_a_trace_around_the_step_is_complete(tmp_path: Path) -> None:
     assert "jit_fill" in modules(tmp_path / "theirs")
 
 
+@pytest.mark.slow
 def test_traces_before_and_after_a_failure_are_complete(tmp_path: Path) -> None:
     """start_trace and stop_trace work as ever between failures."""
     step = watch_hbm(tmp_path / "ours")(fill)
@@ -110,6 +111,7 @@ def test_a_raw_session_is_complete(tmp_path: Path) -> None:
     assert {"jit_fill", "jit_sin"} <= names
 
 
+@pytest.mark.slow
 def test_traces_that_start_in_another_thread_during_reports_are_complete(tmp_path: Path) -> None:
     """A thread that takes trace after trace never sees an error while steps fail beside it."""
     step = watch_hbm(tmp_path / "ours")(fill)
@@ -148,6 +150,7 @@ PRIVATE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVATE)
 def test_a_private_name_of_jax_that_is_gone_costs_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ any_report = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow
 _SIZED = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate {}."
 
 
+@pytest.mark.slow
 @any_report
 @given(_SPECIAL["OomReport"])
 def test_a_report_comes_back_whole_from_json(report: OomReport) -> None:
@@ -80,6 +81,7 @@ def test_a_report_comes_back_whole_from_json(report: OomReport) -> None:
         assert not back.summary.heap_bytes.flags.writeable
 
 
+@pytest.mark.slow
 @any_report
 @given(_SPECIAL["OomReport"])
 def test_every_report_that_is_accepted_can_be_shown(report: OomReport) -> None:
@@ -106,6 +108,7 @@ def test_a_record_with_words_of_a_later_version_can_be_shown() -> None:
     assert '"certainty":"estimated"' in report.to_html()
 
 
+@pytest.mark.slow
 @any_report
 @given(_SPECIAL["OomReport"])
 def test_scalars_have_names_that_every_logger_takes(report: OomReport) -> None:

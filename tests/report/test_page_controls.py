@@ -11,6 +11,7 @@ from hbmwatch import PeakOp
 from tests.report.pages import GIB, OPS, PEAK, POINTS, REPORT, Show, click, hover, names, texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "number"),
     [
@@ -54,6 +55,7 @@ def test_the_lifetime_sorts_from_the_longest(show: Show) -> None:
     assert names(browser)[-3:] == ["long", "layer_*/same", "late"]
 
 
+@pytest.mark.slow
 def test_hovering_draws_the_lifetime_over_the_chart(show: Show) -> None:
     """The hovered row's buffers are drawn from the point at which they are made to their last."""
     browser = show(REPORT)

@@ -48,6 +48,7 @@ def called_functions(browser: Any) -> dict[str, bool]:
     }
 
 
+@pytest.mark.slow
 def test_every_function_is_called(show: Show, browser: Any) -> None:
     """No function of the script is without use, and none fails where it is called."""
     browser.execute_cdp_cmd("Profiler.enable", {})

@@ -105,6 +105,7 @@ def test_every_role_has_a_color() -> None:
     assert colored == ROLES.keys() - {"small buffers"}
 
 
+@pytest.mark.slow
 def test_the_unit_tests_pass(node: str) -> None:
     """Formatting, names, folding, chart and treemap do what their tests say, in Node."""
     files = sorted(map(str, TESTS.glob("*.test.mjs")))

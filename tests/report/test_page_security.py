@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from hbmwatch import DeviceMemory, Finding, OomMessage, OomReport
 from tests.report.pages import MESSAGE, OPS, Show, click, names, op, peak, texts
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\x1b[31m\u202e"
 
 
+@pytest.mark.slow
 def test_foreign_text_is_text(show: Show) -> None:
     """Markup and control characters in names, lines and messages are shown, never run."""
     evil = op(EVIL, 64, op_name=EVIL, source=EVIL, shape=EVIL, stack=(EVIL,), role=EVIL)

@@ -44,6 +44,7 @@ def test_capture_never_reports_from_the_message_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_capture_always_keeps_a_timeline_of_each_call(tmp_path: Path) -> None:
     """Each call leaves a run of its own, two in one second too, and returns what it should."""
     step = watch_hbm(lambda x: x + 1, logdir=tmp_path, capture="always")
@@ -55,6 +56,7 @@ def test_capture_always_keeps_a_timeline_of_each_call(tmp_path: Path) -> None:
     assert [len(list(run.glob("*.xplane.pb"))) for run in runs] == [1, 1]
 
 
+@pytest.mark.slow
 def test_capture_always_never_costs_the_step(tmp_path: Path) -> None:
     """Where the trace cannot start or be kept, the step still runs, and the profiler works."""
     in_the_way = tmp_path / "file"
@@ -83,6 +85,7 @@ def test_a_profile_under_the_temporary_folder_is_kept_eight_times(
     assert len(list(Path(logdir).glob("plugins/profile/*/*.xplane.pb"))) == 8
 
 
+@pytest.mark.slow
 def test_traces_of_each_call_under_the_temporary_folder_are_kept_eight_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

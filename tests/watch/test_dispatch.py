@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from hbmwatch import watch_hbm
 
@@ -19,6 +20,7 @@ def busy(x: jax.Array) -> jax.Array:
     return out
 
 
+@pytest.mark.slow
 def test_a_steady_step_is_not_waited_for() -> None:
     """Twenty steps are dispatched while the program that computes their argument still runs."""
     step: Any = watch_hbm(lambda x: x + 1)

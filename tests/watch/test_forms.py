@@ -75,6 +75,7 @@ FORMS: dict[str, Callable[[], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_explains_a_cold_and_a_later_failure(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

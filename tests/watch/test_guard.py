@@ -41,6 +41,7 @@ def test_sync_never_and_always(watch: Callable[..., Any]) -> None:
     assert all(result.is_ready() for result in results)
 
 
+@pytest.mark.slow
 def test_the_call_after_a_failure_waits_until_one_has_succeeded(
     watch: Callable[..., Any],
 ) -> None:
@@ -124,6 +125,7 @@ def test_listeners_that_are_cleared_during_a_call_make_it_wait() -> None:
     assert [waits(clear_and_compile), waits(list)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_step_that_succeeds_never_fails_for_our_waiting(tmp_path: Path) -> None:
     """Outputs that cannot be flattened, or that are deleted already, are returned as they are."""
     inner = jax.jit(lambda state: state + 1, donate_argnums=0)

@@ -17,11 +17,11 @@ from tests.xla.support import SPACES, changed, frame_cycle, peak_of
 
 
 def damaged(data: bytes, seed: int) -> Iterator[bytes]:
-    """Sixty cuts and two hundred bit flips."""
+    """Thirty cuts and a hundred bit flips."""
     chance = random.Random(seed)
-    for _ in range(60):
+    for _ in range(30):
         yield data[: chance.randrange(len(data))]
-    for _ in range(200):
+    for _ in range(100):
         flipped = bytearray(data)
         for _ in range(chance.choice([1, 1, 4, 32])):
             flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)

@@ -109,6 +109,7 @@ def _as_row(op: PeakOp) -> tuple[Any, ...]:
     return (label, op.instruction, size, unpadded, op.kind.capitalize(), op.opcode, line)
 
 
+@pytest.mark.slow
 @programs.needs_xprof
 def test_both_readers_agree_on_the_profiles_of_real_devices() -> None:
     """TPU v6e, MI300X and MI355X: every module, in every memory space."""

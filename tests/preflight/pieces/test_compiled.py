@@ -34,6 +34,7 @@ def arguments() -> tuple[Any, ...]:
     return jax.tree.map(np.float32, params), np.float32(rows), np.int32(targets)
 
 
+@pytest.mark.slow
 def test_the_temporaries_shrink_and_the_values_stay() -> None:
     """Logits of 4 MiB are never whole; the loss and the new parameters are those of the step."""
     args = arguments()

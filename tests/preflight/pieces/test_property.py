@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def cuts_of(closed: Any, first: int, n: int) -> list[Cut]:
     return cuts
 
 
+@pytest.mark.slow
 def test_a_program_in_pieces_has_the_same_values() -> None:
     """Each cut of a random program gives the values of the whole program, or is refused."""
     outcomes: Counter[str] = Counter()

@@ -215,6 +215,7 @@ STEPS: dict[str, Callable[[], Step]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_in_pieces_gives_the_same_values(name: str) -> None:
     """The loss, each gradient and each part of the new state, for the most promising cuts."""
@@ -236,6 +237,7 @@ def test_a_step_in_pieces_gives_the_same_values(name: str) -> None:
     assert ran
 
 
+@pytest.mark.slow
 def test_a_transformer_in_pieces_of_the_batch_has_one_stage() -> None:
     """The whole step, forward and backward, is one loop over parts of the batch."""
     for scanned in (False, True):
