@@ -6,10 +6,12 @@ pages when they are touched.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _ROOM_BYTES = 2**28  # several times what a large report takes
 _LONGEST_FILE_BYTES = 2**14
@@ -17,6 +19,14 @@ _NO_LIMIT = 2**62  # version 1 of cgroups writes a number of about this size
 # The files of a memory cgroup, limit and usage, by the version of cgroups.
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _VERSION_2 = ("memory.max", "memory.current")
+
+
+class _Cgroup(NamedTuple):
+    """A memory cgroup: its folder, and the names of its files."""
+
+    folder: str
+    limit_file: str
+    usage_file: str
 
 
 def check_host_memory() -> None:
@@ -40,17 +50,25 @@ def available_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int
     kibibytes = _field(f"{proc}/meminfo", "MemAvailable:")
     free = [
         None if kibibytes is None else kibibytes * 1024,
-        *(_left(folder, *files) for folder, files in _folders(proc, cgroups)),
+        *(_left(cgroup) for cgroup in _limited(proc, cgroups)),
     ]
     return min((size for size in free if size is not None), default=None)
 
 
-def _folders(proc: str, cgroups: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The process's memory cgroup and those around it, each with the names of its files.
+@functools.cache
+def _limited(proc: str, cgroups: str) -> tuple[_Cgroup, ...]:
+    """The process's memory cgroup and those around it, as far as they have a limit.
+
+    Found once: opening the files of each cgroup takes longer than the rest of the check.
 
     Inside a container the path of the process's cgroup may be the host's, and not there; the folder
     of all cgroups is then the container's own.
     """
+    return tuple(cgroup for cgroup in _cgroups(proc, cgroups) if _limit_bytes(cgroup) is not None)
+
+
+def _cgroups(proc: str, cgroups: str) -> Iterator[_Cgroup]:
+    """The process's memory cgroup and those around it."""
     for line in _text(f"{proc}/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and "memory" not in controllers.split(","):
@@ -58,21 +76,25 @@ def _folders(proc: str, cgroups: str) -> Iterator[tuple[str, tuple[str, str]]]:
         root = f"{cgroups}/memory" if controllers else cgroups
         folder = root + path.rstrip("/")
         while folder.startswith(root):
-            yield folder, _VERSION_1 if controllers else _VERSION_2
+            yield _Cgroup(folder, *(_VERSION_1 if controllers else _VERSION_2))
             folder = folder.rpartition("/")[0]
 
 
-def _left(folder: str, limit_file: str, usage_file: str) -> int | None:
+def _limit_bytes(cgroup: _Cgroup) -> int | None:
+    """The limit of a cgroup; None without one."""
+    limit = _text(f"{cgroup.folder}/{cgroup.limit_file}").strip()
+    return int(limit) if limit.isdigit() and int(limit) < _NO_LIMIT else None
+
+
+def _left(cgroup: _Cgroup) -> int | None:
     """What a cgroup's limit leaves; None without a limit."""
-    limit = _text(f"{folder}/{limit_file}").strip()
-    if not limit.isdigit() or int(limit) >= _NO_LIMIT:
+    limit = _limit_bytes(cgroup)
+    usage = _text(f"{cgroup.folder}/{cgroup.usage_file}").strip()
+    if limit is None or not usage.isdigit():
         return None
-    usage = _text(f"{folder}/{usage_file}").strip()
-    if not usage.isdigit():
-        return None
-    left = int(limit) - int(usage)
+    left = limit - int(usage)
     # The kernel takes milliseconds to sum up memory.stat.
-    return left if left >= _ROOM_BYTES else left + _page_cache(folder)
+    return left if left >= _ROOM_BYTES else left + _page_cache(cgroup.folder)
 
 
 def _page_cache(folder: str) -> int:
