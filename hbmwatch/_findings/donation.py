@@ -34,7 +34,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         title=f"Donate {list_some(paths)}: {format_size(saves)} is held twice",
         evidence=f"{leaves} ({format_size(saves)}: {list_some(paths)}) {are} updated and returned, "
         f"but no output reuses {their} memory, so the old and new values exist at the same time.",
-        remedy=f"Donate the state with jax.jit(..., {_donate_keyword(paths)}), and use only the "
+        remedy=f"Donate the state with jax.jit(..., {donate_keyword(paths)}), and use only the "
         "returned value afterwards.",
         saves_bytes=saves,
     )
@@ -61,7 +61,7 @@ def undonated(facts: ProgramFacts) -> list[tuple[Argument, Output]]:
     return [pair for form in kept for pair in zip(kept[form], free.get(form, []))]
 
 
-def _donate_keyword(paths: Sequence[str]) -> str:
+def donate_keyword(paths: Sequence[str]) -> str:
     """The keyword of jit that donates what the paths begin with: donate_argnames='state'."""
     names = list(dict.fromkeys(path_prefix(path, 1) for path in paths))
     if not all(name.isidentifier() for name in names):

@@ -35,3 +35,12 @@ def bind(
         stack.enter_context(equation.ctx.manager)
         outputs = primitive.bind(*functions, *values, **params)
     return list(outputs) if primitive.multiple_results else [outputs]
+
+
+def stack_of(equation: Any) -> tuple[str, ...]:
+    """The frames that made an equation, innermost first, as "/path/file.py:line"."""
+    traceback = equation.source_info.traceback
+    if traceback is None:
+        return ()
+    frames = traceback.frames
+    return tuple(f"{frame.file_name}:{frame.line_num}" for frame in frames)

@@ -74,41 +74,60 @@ def lower_for(
     Raises:
         WrongPlatform: The step's own `.lower` ignores the platform.
     """
-    lower, args, kwargs = _lower_of(step, args, kwargs)
-    if platform is None:
-        return plain_lowered(lower(*args, **kwargs))
+    return traced_for(step, args, kwargs, platform)[1]
+
+
+def traced_for(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    platform: str | None,
+) -> tuple[Any, Any]:
+    """The step's jax.stages.Traced and Lowered for a platform; see lower_for.
+
+    The Traced is None if no platform was named and the step's `.lower` does not go through jax.jit.
+
+    Raises:
+        WrongPlatform: The step's own `.lower` ignores the platform.
+    """
+    owner, args, kwargs = lowerable(step, args, kwargs)
     with _lowering_for(platform) as seen:
         try:
-            lowered = lower(*args, **kwargs)
+            lowered = owner.lower(*args, **kwargs)
         except ValueError as error:
-            if "incompatible devices" not in str(error):
+            if platform is None or "incompatible devices" not in str(error):
                 raise
             args, kwargs = on_live_devices((args, kwargs))
-            lowered = lower(*args, **kwargs)
+            lowered = owner.lower(*args, **kwargs)
     lowered = plain_lowered(lowered)
-    found = [one for one in seen if is_same_lowering(one, lowered)]
-    if not found:
-        raise WrongPlatform(
-            f"{getattr(step, '__name__', 'the step')} was not lowered for {platform!r}: "
-            "its lower() does not go through jax.jit"
-        )
-    return found[0]  # not what a watch has made of it
+    found = [(traced, one) for traced, one in seen if is_same_lowering(one, lowered)]
+    if found:
+        return found[0]  # not what a watch has made of it
+    if platform is None:
+        return None, lowered
+    raise WrongPlatform(
+        f"{getattr(step, '__name__', 'the step')} was not lowered for {platform!r}: "
+        "its lower() does not go through jax.jit"
+    )
 
 
 @contextlib.contextmanager
-def _lowering_for(platform: str) -> Iterator[list[Any]]:
-    """In the body, this thread lowers for one platform only; yields what it lowered."""
-    seen: list[Any] = []
+def _lowering_for(platform: str | None) -> Iterator[list[tuple[Any, Any]]]:
+    """In the body, this thread lowers for one platform only; yields what it traced and lowered."""
+    seen: list[tuple[Any, Any]] = []
+    platforms = {} if platform is None else {"lowering_platforms": (platform,)}
 
     def lower(real: Callable[..., Any], traced: Any, **options: Any) -> Any:
-        lowered = real(traced, **{**options, "lowering_platforms": (platform,)})
-        seen.append(lowered)
+        lowered = real(traced, **{**options, **platforms})
+        seen.append((traced, lowered))
         return lowered
 
     def backend(real: Callable[..., Any], *args: Any, **options: Any) -> Any:
         try:
             return real(*args, **options)
         except ValueError:  # it is another platform's
+            if platform is None:
+                raise
             return _Backend(platform)
 
     from jax._src.interpreters import mlir
@@ -130,19 +149,18 @@ class _Backend:
         """Do nothing, because the callback is never called."""
 
 
-def _lower_of(
+def lowerable(
     step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]:
-    """The step's `.lower` and its arguments; a step without `.lower` is jitted first."""
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """What has the step's `.lower`, and its arguments; a step without `.lower` is jitted."""
     if isinstance(step, types.MethodType) and hasattr(step.__func__, "lower"):
-        return step.__func__.lower, (step.__self__, *args), kwargs
+        return step.__func__, (step.__self__, *args), kwargs
     if isinstance(step, functools.partial):
-        return _lower_of(step.func, (*step.args, *args), {**step.keywords, **kwargs})
+        return lowerable(step.func, (*step.args, *args), {**step.keywords, **kwargs})
     if hasattr(step, "lower"):
-        return step.lower, args, kwargs
+        return step, args, kwargs
     inner = inspect.unwrap(step, stop=lambda fun: hasattr(fun, "lower"))
-    lower = inner.lower if hasattr(inner, "lower") else jax.jit(step).lower
-    return lower, args, kwargs
+    return inner if hasattr(inner, "lower") else jax.jit(step), args, kwargs
 
 
 # --- what the compiler would get ------------------------------------------------------------------

@@ -14,9 +14,13 @@ from typing import Any, Literal, get_args
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
+from hbmwatch._preflight.changes import BY_NAME
+from hbmwatch._preflight.changes.call import Call, NothingToChange
+from hbmwatch._preflight.changes.change import Asked, Edit
+from hbmwatch._preflight.changes.tracing import call_of
+from hbmwatch._preflight.changes.variants import variant as replacing
 from hbmwatch._preflight.fits import check_options, fit_of
 from hbmwatch._preflight.targets import target_of
-from hbmwatch._preflight.variants import NothingToChange, Untraceable, changed, shaped_call, varied
 from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.report import Finding
@@ -116,7 +120,7 @@ def verify(
             gets the donation and the shardings of `step`.
         paths: The argument leaves to change, by the first part of their pytree paths. If empty,
             they are chosen from the figures of the program.
-        axis: The mesh axis for "sharding"; None: the largest one.
+        axis: The mesh axis for "sharding"; None: all axes that do not shard an argument yet.
         limit_bytes: The bytes that a program can use on the device, if the compiler does not check
             memory (GPU, CPU).
         timeout_s: Seconds for each compile; then the compiler is killed.
@@ -129,24 +133,40 @@ def verify(
             has a value that is not allowed.
     """
     check_options("assigned", limit_bytes, timeout_s)
-    wanted = _wanted(change, variant)
+    wanted, asked = _wanted(change, variant), Asked(tuple(paths), axis)
     start = time.perf_counter()
-    call = shaped_call(step, args, kwargs)
-    target = target_of(call.lowered)
-    before = compile_for(call.lowered, target, timeout_s=timeout_s)
-    facts = _facts(before, call.info)
+    if not hasattr(step, "lower"):
+        raise TypeError(
+            "verify needs a jitted function, or one that watch_hbm returned (it has no .lower)"
+        )
+    call = call_of(step, args, kwargs, None)
+    lowered = call.lower()
+    target = target_of(lowered)
+    before = compile_for(lowered, target, timeout_s=timeout_s)
+    facts = _facts(before, call.info(lowered))
     try:
-        if variant is not None:
-            what, lowered = varied(call, variant)
-        else:
-            what, lowered = changed(call, facts, wanted, tuple(paths), axis)
+        edit = replacing(variant) if variant is not None else _edit(call, facts, wanted, asked)
     except NothingToChange as nothing:
         raise ValueError(str(nothing)) from None
-    if isinstance(lowered, Untraceable):
-        return _verification(what, before, None, lowered.error, time.perf_counter() - start)
+    try:
+        lowered = edit.on(call).lower()
+    except NothingToChange as nothing:
+        raise ValueError(str(nothing)) from None
+    except Exception as error:  # the user's code may not take other shapes or dtypes
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        return _verification(edit.what, before, None, reason, time.perf_counter() - start)
     compiled = compile_for(lowered, target, timeout_s=timeout_s)
     after = fit_of(lowered, target, compiled, limit_bytes)
-    return _verification(what, before, after, "", time.perf_counter() - start)
+    return _verification(edit.what, before, after, "", time.perf_counter() - start)
+
+
+def _edit(call: Call, facts: ProgramFacts | None, wanted: str, asked: Asked) -> Edit:
+    """The first way to make a change.
+
+    Raises:
+        NothingToChange: There is none.
+    """
+    return next(BY_NAME[wanted].edits(call, facts, asked))
 
 
 def _wanted(change: Change | Finding | None, variant: object) -> str:

@@ -64,6 +64,12 @@ def dimension() -> Any:
     return symbol
 
 
+def jit_info() -> Any:
+    """What jax.jit keeps of its keywords."""
+    jitted: Any = jax.jit(lambda x: x)
+    return jitted._jit_info
+
+
 NAMES: dict[str, Callable[[], object]] = {
     "Lowered._lowering": lowering,
     "MeshComputation.compile_args": compile_args,
@@ -87,6 +93,10 @@ NAMES: dict[str, Callable[[], object]] = {
     "_ProfileState.reset": lambda: module("jax._src.profiler")._profile_state.reset,
     "compiler.compile_or_get_cached": lambda: module("jax._src.compiler").compile_or_get_cached,
     "Traced.lower": lambda: jax.stages.Traced.lower,
+    "PjitFunction._jit_info": lambda: jit_info(),
+    "PjitInfo.static_argnums": lambda: jit_info().static_argnums,
+    "PjitInfo.static_argnames": lambda: jit_info().static_argnames,
+    "PjitInfo.compiler_options_kvs": lambda: jit_info().compiler_options_kvs,
     "ModuleContext.get_backend": lambda: (
         module("jax._src.interpreters.mlir").ModuleContext.get_backend
     ),

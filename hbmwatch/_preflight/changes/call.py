@@ -1,0 +1,222 @@
+"""A call of a step as a flat program: what changes are made to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import NamedSharding
+
+from hbmwatch._jax.lowered import CallInfo, call_info
+from hbmwatch._jax.request import lower_for
+
+_KEY = re.compile(r"\w+")
+
+
+class NothingToChange(Exception):
+    """The program has nothing that a change could apply to; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """An array that goes into the program, or comes out of it.
+
+    Attributes:
+        path: Its pytree path ("state['params']").
+        shape: Its shape, dtype and sharding; None for a sharding that is not given.
+        donated: Whether it is donated; of an output False.
+        moved: Whether a change has placed it elsewhere than the caller's array may be.
+    """
+
+    path: str
+    shape: jax.ShapeDtypeStruct
+    donated: bool = False
+    moved: bool = False
+
+    @property
+    def sharding(self) -> Any:
+        """Its sharding; None where it is not given."""
+        return self.shape.sharding
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes, on all devices together, if each element is there once."""
+        return nbytes(self.shape)
+
+    def at(self, sharding: Any) -> Leaf:
+        """The same leaf in another place."""
+        return dataclasses.replace(self, shape=typed(self.shape, sharding), moved=True)
+
+
+class Given(Protocol):
+    """The user's step and arguments that a call was traced from."""
+
+    def retraced(self, shapes: Sequence[jax.ShapeDtypeStruct]) -> Call:
+        """The call for arguments of other shapes or dtypes.
+
+        Raises:
+            NothingToChange: It is not known which of the user's arguments these are.
+        """
+
+    def varied(self, variant: Callable[..., Any]) -> Call:
+        """The call of another function with the same arguments."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A step with its arguments, by shapes, as a flat program that a change can rewrite.
+
+    Attributes:
+        name: The name of the step.
+        jaxpr: The closed jaxpr: its inputs are the constants and the arguments, in this order.
+        arguments: The dynamic arguments, flat.
+        outputs: The outputs, flat.
+        out_tree: How the outputs make the step's result.
+        platform: What it is lowered for; None: where it lies.
+        devices: The devices that the step runs on.
+        compiler_options: The options for XLA of the step's own jit.
+        constants: Arrays that the step closes over, where they have become inputs.
+        given: What it was traced from, to be traced again with other arguments; None where the
+            program is not the user's function any more.
+        lowered: The step's own jax.stages.Lowered; None after a change.
+    """
+
+    name: str
+    jaxpr: Any
+    arguments: tuple[Leaf, ...]
+    outputs: tuple[Leaf, ...]
+    out_tree: Any
+    platform: str | None
+    devices: tuple[Any, ...] = ()
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    constants: tuple[Any, ...] = ()
+    given: Given | None = None
+    lowered: Any = None
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh of the step, if it has one of several devices."""
+        leaves = (*self.arguments, *self.outputs)
+        meshes = (leaf.sharding.mesh for leaf in leaves if isinstance(leaf.sharding, NamedSharding))
+        return next((mesh for mesh in meshes if mesh.size > 1), None)
+
+    def lower(self) -> Any:
+        """The program's jax.stages.Lowered."""
+        if self.lowered is not None:
+            return self.lowered
+        shapes = [shape_of(constant) for constant in self.constants]
+        shapes += [argument.shape for argument in self.arguments]
+        return lower_for(self.jitted(), tuple(shapes), {}, self.platform)
+
+    def info(self, lowered: Any) -> CallInfo:
+        """What is known of the arrays of `lower()`, under the user's paths."""
+        found = call_info(lowered)
+        paths = [f"constant {number}" for number in range(len(self.constants))]
+        paths += [argument.path for argument in self.arguments]
+        inputs = zip(found.arguments, paths, strict=True)
+        outputs = zip(found.outputs, self.outputs, strict=True)
+        return dataclasses.replace(
+            found,
+            arguments=tuple(dataclasses.replace(leaf, path=path) for leaf, path in inputs),
+            outputs=tuple(dataclasses.replace(leaf, path=own.path) for leaf, own in outputs),
+        )
+
+    def jitted(self) -> Any:
+        """A jitted function of the constants and the arguments that returns the outputs, flat."""
+        flat, first = jaxpr_as_fun(self.jaxpr), len(self.constants)
+
+        def run(*arrays: Any) -> tuple[Any, ...]:
+            return tuple(flat(*arrays))
+
+        run.__name__ = run.__qualname__ = self.name
+        donated = tuple(first + i for i, leaf in enumerate(self.arguments) if leaf.donated)
+        options: dict[str, Any] = {"donate_argnums": donated}
+        if any(output.sharding is not None for output in self.outputs):
+            options["out_shardings"] = tuple(output.sharding for output in self.outputs)
+        if self.compiler_options:
+            options["compiler_options"] = dict(self.compiler_options)
+        return jax.jit(run, **options)
+
+    def changed(self, **changes: Any) -> Call:
+        """The call with some fields changed."""
+        return dataclasses.replace(self, lowered=None, **changes)
+
+    def rewritten(self, jaxpr: Any) -> Call:
+        """The call with another program that has the same inputs and outputs."""
+        return self.changed(jaxpr=jaxpr, given=None)
+
+    def with_arguments(self, changes: Mapping[int, Leaf]) -> Call:
+        """The call with some arguments changed."""
+        return self.changed(arguments=replaced_leaves(self.arguments, changes))
+
+    def with_outputs(self, changes: Mapping[int, Leaf]) -> Call:
+        """The call with some outputs changed."""
+        return self.changed(outputs=replaced_leaves(self.outputs, changes))
+
+    def updated(self) -> dict[int, int]:
+        """Arguments that come back updated, each with its output.
+
+        An output belongs to an argument of its shape and dtype. Where several do, the end of the
+        pytree path decides, then the order.
+        """
+        alike = [
+            (-_common_end(argument.path, output.path), o, i)
+            for i, argument in enumerate(self.arguments)
+            for o, output in enumerate(self.outputs)
+            if (argument.shape.shape, argument.shape.dtype)
+            == (output.shape.shape, output.shape.dtype)
+        ]
+        found: dict[int, int] = {}
+        for _, o, i in sorted(alike, key=lambda each: (each[0], each[2], each[1])):
+            if i not in found and o not in found.values():
+                found[i] = o
+        return found
+
+
+def replaced_leaves(leaves: Sequence[Leaf], changes: Mapping[int, Leaf]) -> tuple[Leaf, ...]:
+    """The leaves, some of them changed."""
+    return tuple(changes.get(i, leaf) for i, leaf in enumerate(leaves))
+
+
+def nbytes(shape: Any) -> int:
+    """The size of an array in bytes. Of a PRNG key 8 for each element."""
+    return int(math.prod(shape.shape)) * int(getattr(shape.dtype, "itemsize", 8))
+
+
+def names(leaves: Sequence[Leaf]) -> str:
+    """The paths of a few leaves, and how many more."""
+    more = len(leaves) - 2
+    shown = ", ".join(leaf.path for leaf in leaves[:2])
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+def _common_end(one: str, other: str) -> int:
+    """How many keys two pytree paths have in common at their ends."""
+    count = 0
+    for a, b in zip(reversed(_KEY.findall(one)), reversed(_KEY.findall(other)), strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def typed(aval: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:
+    """The shape, dtype and weak type of a value, in a place."""
+    weak = bool(getattr(aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak)
+
+
+def shape_of(leaf: Any) -> Any:
+    """An array by its shape, dtype and committed sharding; anything else as it is."""
+    if isinstance(leaf, jax.ShapeDtypeStruct) or not (
+        hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ):
+        return leaf
+    committed = isinstance(leaf, jax.Array) and getattr(leaf, "committed", True)
+    return typed(leaf, leaf.sharding if committed else None)

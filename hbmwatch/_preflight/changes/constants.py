@@ -1,0 +1,101 @@
+"""Pass arrays that the step closes over as arguments: XLA compiles constants into the program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Literal
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._jax import replay
+from hbmwatch._preflight.changes.call import Call, NothingToChange, nbytes, typed
+from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+from hbmwatch._records.sizes import format_size
+
+# Smaller constants cost neither memory nor time to compile.
+_LARGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lift(Edit):
+    """The large constants of the program as arguments."""
+
+    def on(self, call: Call) -> Call:
+        """The call whose large constants are inputs."""
+        lifted = _large(call.jaxpr)
+        if not lifted:
+            raise NothingToChange("the step closes over no large array")
+        shapes = [typed(each) for each in lifted]
+        first = len(lifted)
+
+        def run(*arrays: Any) -> list[Any]:
+            by_id = {id(old): new for old, new in zip(lifted, arrays[:first], strict=True)}
+            return _evaluated(call.jaxpr, arrays[first:], by_id)
+
+        jaxpr = jax.make_jaxpr(run)(*shapes, *map(typed, call.jaxpr.in_avals))
+        constants = (*lifted, *call.constants)
+        return call.changed(jaxpr=jaxpr, constants=constants, given=None)
+
+
+def _large(closed: Any) -> list[Any]:
+    """The large constants of a jaxpr and of the calls in it, each array once."""
+    found = {id(each): each for each in closed.consts if _is_large(each)}
+    for equation in closed.jaxpr.eqns:
+        body = _body(equation)
+        if body is not None:
+            found.update((id(each), each) for each in _large(body))
+    return list(found.values())
+
+
+def _is_large(constant: Any) -> bool:
+    return hasattr(constant, "shape") and nbytes(constant) >= _LARGE_BYTES
+
+
+def _body(equation: Any) -> Any:
+    """The closed jaxpr of a plain call."""
+    body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    plain = equation.primitive.name in ("pjit", "jit", "closed_call")
+    return body if plain and isinstance(body, ClosedJaxpr) else None
+
+
+def _evaluated(closed: Any, args: Any, by_id: Mapping[int, Any]) -> list[Any]:
+    """The outputs, with other arrays in the place of constants; calls that hold one dissolve."""
+    jaxpr = closed.jaxpr
+    known = {v: by_id.get(id(c), c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True)}
+    known.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        values = [read(atom) for atom in equation.invars]
+        body = _body(equation)
+        if body is not None and _large(body):
+            outputs = _evaluated(body, values, by_id)
+        else:
+            outputs = replay.bind(equation, values, {})
+        known.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
+    lifted = _large(call.jaxpr)
+    if not lifted:
+        raise NothingToChange("the step closes over no large array")
+    shown = ", ".join(f"{each.dtype.name}{list(each.shape)}" for each in lifted[:3])
+    size = format_size(sum(nbytes(each) for each in lifted))
+    yield Lift(
+        what=f"passing {len(lifted)} closed-over arrays ({size}) as arguments",
+        code=f"pass what the step closes over ({shown}) as arguments of the step",
+    )
+
+
+CONSTANTS = Change(
+    "constants",
+    "A",
+    "the same operations: the values are the same, unless XLA folded the constants",
+    _edits,
+)

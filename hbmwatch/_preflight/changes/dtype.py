@@ -1,0 +1,83 @@
+"""Pass float arguments as bfloat16."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, typed
+from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrow(Edit):
+    """Some arguments as bfloat16; the outputs that replace them keep that type."""
+
+    arguments: tuple[int, ...]
+
+    def on(self, call: Call) -> Call:
+        """The step traced again with narrower arguments."""
+        if call.given is None:
+            raise NothingToChange("the step cannot be traced again with other dtypes")
+        shapes = [leaf.shape for leaf in call.arguments]
+        for i in self.arguments:
+            if is_wide(shapes[i].dtype):
+                old = shapes[i]
+                shapes[i] = jax.ShapeDtypeStruct(old.shape, jnp.bfloat16, sharding=old.sharding)
+        kept = {i: o for i, o in call.updated().items() if i in self.arguments}
+        return _returned(
+            call.given.retraced(shapes).changed(), dict.fromkeys(kept.values(), jnp.bfloat16)
+        )
+
+
+def is_wide(dtype: Any) -> bool:
+    """Whether it is a float wider than bfloat16."""
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize > 2
+
+
+def _returned(call: Call, wanted: dict[int, Any]) -> Call:
+    """The call with some outputs in other dtypes, so that a state comes back as it went in."""
+    wanted = {o: dtype for o, dtype in wanted.items() if call.outputs[o].shape.dtype != dtype}
+    if not wanted:
+        return call
+    flat = jaxpr_as_fun(call.jaxpr)
+
+    def run(*arrays: Any) -> list[Any]:
+        return [
+            array.astype(wanted[o]) if o in wanted else array
+            for o, array in enumerate(flat(*arrays))
+        ]
+
+    jaxpr = jax.make_jaxpr(run)(*(typed(aval) for aval in call.jaxpr.in_avals))
+    outputs = tuple(
+        dataclasses.replace(leaf, shape=typed(aval, leaf.sharding))
+        for leaf, aval in zip(call.outputs, jaxpr.out_avals, strict=True)
+    )
+    return call.changed(jaxpr=jaxpr, outputs=outputs, retraced=None)
+
+
+def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
+    chosen = asked.chosen(call) if asked.paths else range(len(call.arguments))
+    wide = [i for i in sorted(chosen) if _is_array(call.arguments[i])]
+    if not wide:
+        raise NothingToChange("no argument is a float wider than bfloat16")
+    leaves = [call.arguments[i] for i in wide]
+    yield Narrow(
+        what=f"casting {names(leaves)} to bfloat16",
+        code=f"pass {names(leaves)} as bfloat16",
+        arguments=tuple(wide),
+    )
+
+
+def _is_array(leaf: Leaf) -> bool:
+    """Whether it is a wide float, and no Python number."""
+    return is_wide(leaf.shape.dtype) and not leaf.shape.weak_type
+
+
+BFLOAT16 = Change("bfloat16", "C", "other values: bfloat16 has 8 bits of precision", _edits)

@@ -1,0 +1,122 @@
+"""Keep state in host memory between steps, or send large outputs there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import SingleDeviceSharding
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, typed
+from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+from hbmwatch._preflight.changes.state import state_of
+
+HOST = "pinned_host"
+_VALUES = "the same operations on the same values; they are copied to the host and back"
+# An output is sent to the host if it is at least this part of all outputs.
+_LEAST_PART = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepOnHost(Edit):
+    """Some arguments, and the outputs that replace them, in host memory."""
+
+    arguments: tuple[int, ...]
+
+    def on(self, call: Call) -> Call:
+        """The call that copies them to the device, and their outputs back."""
+        pairs = call.updated()
+        device = {i: _sharding(call, call.arguments[i]) for i in self.arguments}
+        host = {i: _on_host(sharding) for i, sharding in device.items()}
+        back = {pairs[i]: host[i] for i in self.arguments if i in pairs}
+        first, flat = len(call.constants), jaxpr_as_fun(call.jaxpr)
+
+        def run(*arrays: Any) -> list[Any]:
+            moved = list(arrays)
+            for i, sharding in device.items():
+                moved[first + i] = jax.device_put(arrays[first + i], sharding)
+            return _sent(flat(*moved), back)
+
+        jaxpr = jax.make_jaxpr(run)(*map(typed, call.jaxpr.in_avals))
+        arguments = {i: call.arguments[i].at(sharding) for i, sharding in host.items()}
+        outputs = {o: call.outputs[o].at(sharding) for o, sharding in back.items()}
+        return call.rewritten(jaxpr).with_arguments(arguments).with_outputs(outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToHost(Edit):
+    """Some outputs in host memory."""
+
+    outputs: tuple[int, ...]
+
+    def on(self, call: Call) -> Call:
+        """The call whose outputs go to the host."""
+        host = {o: _on_host(_sharding(call, call.outputs[o])) for o in self.outputs}
+        flat = jaxpr_as_fun(call.jaxpr)
+        jaxpr = jax.make_jaxpr(lambda *arrays: _sent(flat(*arrays), host))(
+            *map(typed, call.jaxpr.in_avals)
+        )
+        outputs = {o: call.outputs[o].at(sharding) for o, sharding in host.items()}
+        return call.rewritten(jaxpr).with_outputs(outputs)
+
+
+def _sent(outputs: Any, places: dict[int, Any]) -> list[Any]:
+    """The outputs, some of them put on the host."""
+    return [
+        jax.device_put(array, places[o]) if o in places else array
+        for o, array in enumerate(outputs)
+    ]
+
+
+def _sharding(call: Call, leaf: Leaf) -> Any:
+    """Where a leaf lies on the devices."""
+    if leaf.sharding is not None:
+        return leaf.sharding
+    if len(call.devices) != 1:
+        raise NothingToChange(f"the sharding of {leaf.path} is not known")
+    return SingleDeviceSharding(call.devices[0])
+
+
+def _on_host(sharding: Any) -> Any:
+    try:
+        return sharding.with_memory_kind(HOST)
+    except ValueError as error:  # such as the CPU backend of jax 0.6
+        raise NothingToChange(f"the devices have no memory {HOST!r}") from error
+
+
+def _state_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
+    state = tuple(sorted(state_of(call)))
+    if not state:
+        raise NothingToChange("no argument is optimizer state")
+    leaves = [call.arguments[i] for i in state]
+    yield KeepOnHost(
+        what=f"keeping {names(leaves)} on the host",
+        code=f"keep {names(leaves)} on sharding.with_memory_kind({HOST!r}) between steps; in the "
+        "step, jax.device_put them to the device, and the new ones back",
+        arguments=state,
+    )
+
+
+def _output_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
+    back = set(call.updated().values())
+    total = sum(leaf.nbytes for leaf in call.outputs)
+    large = tuple(
+        o
+        for o, leaf in enumerate(call.outputs)
+        if o not in back and leaf.nbytes * _LEAST_PART >= total and leaf.nbytes > 1 << 20
+    )
+    if not large:
+        raise NothingToChange("no output is large, or all large ones replace arguments")
+    leaves = [call.outputs[o] for o in large]
+    yield SendToHost(
+        what=f"sending {names(leaves)} to the host",
+        code=f"out_shardings with memory_kind={HOST!r} for {names(leaves)}",
+        outputs=large,
+    )
+
+
+HOST_OUTPUTS = Change("host-outputs", "B", _VALUES, _output_edits)
+HOST_STATE = Change("host-state", "B", _VALUES, _state_edits)

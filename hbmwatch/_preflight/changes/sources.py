@@ -1,0 +1,45 @@
+"""Lines of the user for the equations of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from hbmwatch._jax.replay import stack_of
+from hbmwatch._preflight.changes.call import nbytes
+from hbmwatch._xla.frames import user_frame
+
+
+def source_of(closed: Any, primitive: str | None, size_bytes: int) -> tuple[str, ...]:
+    """The line of the first equation of a primitive whose output has this size, if one is known."""
+    for equation in equations(closed.jaxpr):
+        sizes = (nbytes(v.aval) for v in equation.outvars if hasattr(v.aval, "shape"))
+        if equation.primitive.name == primitive and size_bytes in sizes:
+            line = line_of(equation)
+            return (line,) if line else ()
+    return ()
+
+
+def line_of(equation: Any) -> str:
+    """The user's line that made an equation ("train.py:88"); "" where it is not known."""
+    return user_frame(stack_of(equation))
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
+    """The equations of a jaxpr, and after each one those of its bodies."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for body in bodies(equation):
+            yield from equations(body)
+
+
+def bodies(equation: Any) -> Iterator[Jaxpr]:
+    """The jaxprs among the parameters of an equation."""
+    for parameter in equation.params.values():
+        for body in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
+            if isinstance(body, ClosedJaxpr):
+                yield body.jaxpr
+            elif isinstance(body, Jaxpr):
+                yield body
