@@ -9,6 +9,7 @@ from typing import Any
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
 from hbmwatch._cli.console import print_json, print_on_stderr
+from hbmwatch._jax.libtpu_environment import BACKENDS_LOGGER, WITHOUT_TPU
 
 _PAGE = "https://openxla.org/xla/oom_debugging"
 
@@ -53,11 +54,9 @@ def _prepare(on: str | None) -> None:
     """Set the environment that JAX, libtpu and hbmwatch read when they are imported."""
     os.environ.pop("HBMWATCH_DISABLE", None)  # disabled, the demo would show nothing
     # A plugin without its device would otherwise print a traceback around the report.
-    logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
+    logging.getLogger(BACKENDS_LOGGER).setLevel(logging.CRITICAL)
     if on is None:
         return
-    from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
-
     for name, value in WITHOUT_TPU.items():
         os.environ.setdefault(name, value)
 

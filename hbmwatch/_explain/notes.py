@@ -18,7 +18,7 @@ from hbmwatch._xla.program import Program
 _GROUPS, _CHANGES, _PATHS = 4, 3, 4
 # A device is full from this share on, and a request is small up to this one: the rest of the
 # device could hold it, if it were free in one piece.
-_FULL, _SMALL = 0.8, 0.1
+_FULL_SHARE, _SMALL_SHARE = 0.8, 0.1
 # Live arrays below this share of the device are not worth a note.
 _NEGLIGIBLE = 0.001
 
@@ -83,7 +83,7 @@ def _other_arrays(
     sentences = []
     requested, in_use, limit = message.requested_bytes, device.in_use_bytes, device.limit_bytes
     if requested and in_use is not None and limit:
-        if in_use >= _FULL * limit and requested <= _SMALL * limit:
+        if in_use >= _FULL_SHARE * limit and requested <= _SMALL_SHARE * limit:
             sentences.append(
                 f"The request is small ({format_size(requested)}), and the device was already "
                 f"full: {format_size(in_use)} of {format_size(limit)} was in use."

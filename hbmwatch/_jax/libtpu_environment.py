@@ -1,4 +1,4 @@
-"""The environment in which libtpu compiles for TPUs that the machine does not have.
+"""The environment in which libtpu compiles for TPUs that the machine does not have, and its log.
 
 Nothing is imported, because JAX and libtpu read the environment when they are imported.
 """
@@ -13,3 +13,6 @@ WITHOUT_TPU = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
+
+# On this logger JAX prints a traceback for a plugin that finds no device.
+BACKENDS_LOGGER = "jax._src.xla_bridge"

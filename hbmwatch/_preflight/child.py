@@ -20,6 +20,7 @@ from hbmwatch._jax import compile_child
 from hbmwatch._jax.compile_child import ANSWER, DUMP, JOB, MODULE, OPTIONS
 from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 from hbmwatch._jax.request import CompileRequest
+from hbmwatch._profiles.python_path import python_path
 
 _POLL_S = 0.01
 _KEPT_LINES = 3
@@ -172,8 +173,7 @@ def _start(folder: Path, platform: str) -> subprocess.Popen[bytes]:
             "compiling needs a Python interpreter for its child process, and this program has "
             "none (it is frozen, or sys.executable is not set)"
         )
-    search = filter(None, (entry or _working_folder() for entry in sys.path))
-    environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": os.pathsep.join(search)}
+    environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": python_path()}
     if platform != "tpu":
         environment["JAX_PLATFORMS"] = "cpu"
     parent = str(os.getpid())
@@ -186,14 +186,6 @@ def _start(folder: Path, platform: str) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
-
-
-def _working_folder() -> str:
-    """The working folder; "" where it was deleted."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
 
 
 def _ended(status: int) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from hbmwatch._profiles.python_path import python_path
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import Kind, PeakOp
 from hbmwatch._records.profile_error import ProfileError
@@ -112,8 +113,7 @@ def _run(folder: Path, timeout_s: float) -> str:
             "XProf runs in a child process of the Python interpreter, which this program does not "
             "have (it is frozen, or sys.executable is not set)"
         )
-    search = [os.getcwd() if entry == "" else entry for entry in sys.path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), **_ERRORS_ONLY}
+    environment = {**os.environ, "PYTHONPATH": python_path(), **_ERRORS_ONLY}
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -235,6 +235,18 @@ def test_the_child_has_the_parent_s_path_and_no_jax(
     assert result["jax"] is False
 
 
+def test_the_working_folder_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a job's folder was cleaned up; Python writes it as an empty entry of its path."""
+    stand_in(tmp_path, monkeypatch, ANSWER.format(answer="b'{}'"))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+
+    assert xprof.preprocess_results(b"profile", [("jit_step(1)", "hbm")]) == [{}]
+
+
 @pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
 def test_a_frozen_program_starts_no_child(
     name: str, value: object, monkeypatch: pytest.MonkeyPatch
