@@ -19,6 +19,7 @@ from hbmwatch._findings import (
     callback,
     constant,
     dtype,
+    host_fetch,
     jacobian,
     layout_copy,
     logits,
@@ -55,11 +56,13 @@ class Rule(NamedTuple):
 RULES = (
     Rule(constant.ADVICE, constant.is_constant),
     Rule(callback.ADVICE, callback.is_sent_to_host),
+    Rule(host_fetch.ADVICE, host_fetch.is_fetched),
     Rule(None, stacked_outputs.is_loop_state),
     Rule(stacked_outputs.ADVICE, stacked_outputs.is_stacked),
     Rule(jacobian.ADVICE, jacobian.is_jacobian),
     Rule(one_hot.ADVICE, one_hot.is_one_hot),
     Rule(unrolled_loop.ADVICE, unrolled_loop.is_partial_result),
+    Rule(pairwise.GATHER_ADVICE, pairwise.gathers_pairs),
     Rule(pairwise.ADVICE, pairwise.is_mapped_twice),
     Rule(attention_scores.ADVICE, attention_scores.is_attention),
     Rule(samples.ADVICE, samples.is_product_of_samples),
@@ -71,7 +74,7 @@ RULES = (
     Rule(samples.ADVICE, samples.is_gradient_per_sample),
     Rule(pairwise.ADVICE, pairwise.combines_two_arrays),
     Rule(samples.ADVICE, samples.is_mapped),
-    Rule(random_bits.ADVICE, random_bits.is_random_draw),
+    Rule(random_bits.ADVICE, random_bits.is_random_bits),
 )
 
 

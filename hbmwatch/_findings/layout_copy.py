@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._xla.shapes import shape_text
@@ -17,6 +19,7 @@ ADVICE = BufferAdvice(
     names_argument=True,
     even_if_padded=True,
 )
+_MEMORY_SPACE = re.compile(r":S\(\d+\)(?=})|S\(\d+\)")
 _ONLY_MOVES = frozenset(
     "parameter copy transpose bitcast reshape fusion copy-start copy-done".split()
 )
@@ -26,5 +29,10 @@ def is_moved_argument(candidate: Candidate) -> bool:
     """Whether a temporary is an argument that was only moved."""
     if candidate.first.op.kind != "temporary" or not candidate.is_argument:
         return False
-    shapes = {shape_text(end.instruction.shape) for end in candidate.origin.ends}
-    return candidate.origin.chain <= _ONLY_MOVES and candidate.first.op.shape not in shapes
+    shapes = {_layout(shape_text(end.instruction.shape)) for end in candidate.origin.ends}
+    return candidate.origin.chain <= _ONLY_MOVES and _layout(candidate.first.op.shape) not in shapes
+
+
+def _layout(shape: str) -> str:
+    """A shape without its memory space: a copy from one space to another has the same layout."""
+    return _MEMORY_SPACE.sub("", shape)

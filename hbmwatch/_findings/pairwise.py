@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hbmwatch._analysis.graph import elements
+from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import LAX_MAP
@@ -21,6 +22,17 @@ ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit or vmap: the compiler keeps the all-pairs buffer either way",
 )
+GATHER_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=ADVICE.prior_weight,
+    title="Pairs of rows are gathered all at once{at}",
+    remedy="Go over blocks of rows with jax.lax.map(..., batch_size=...): compute the index, "
+    "gather and reduce for one block at a time. For all pairs, broadcast instead of gathering "
+    "(x[:, None] - x[None]), which the compiler can fuse into the reduction.",
+    link=LAX_MAP,
+    will_not_help="jit or vmap, and a transposed array: the gathered rows exist in full either way",
+    even_if_padded=True,
+)
 # Below 16 times its factors, a product of rows may be a layer whose weights are transposed.
 LEAST_GROWTH = 16
 # In all pairs each row meets at least 32 others; fewer may be features or states.
@@ -31,6 +43,24 @@ def is_mapped_twice(candidate: Candidate) -> bool:
     """Whether two vmaps multiply rows; such products are pairs even if a softmax reads them."""
     nested = any("vmap(vmap(" in name for name in candidate.origin.names)
     return nested and multiplies_rows(candidate)
+
+
+def gathers_pairs(candidate: Candidate) -> bool:
+    """Whether each row of an array meets many others, which an index selects: p[:, None] - p[idx].
+
+    What reads the gathered rows reads the array too; an embedding is looked up alone.
+    """
+    graph = candidate.facts.buffers.graph
+    for end in candidate.origin.ends:
+        table = graph.first(end.instruction) if end.instruction.opcode == "gather" else None
+        if table is None or elements(table.shape) * LEAST_COPIES > elements(end.instruction.shape):
+            continue
+        rows = source_of(graph, table, end.outer)
+        readers = candidate.facts.buffers.readers(candidate.first)
+        beside = [other for user in readers for other in graph.operands(user)]
+        if any(source_of(graph, other).id == rows.id for other in beside):
+            return True
+    return False
 
 
 def multiplies_rows(candidate: Candidate) -> bool:

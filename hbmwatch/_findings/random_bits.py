@@ -1,4 +1,4 @@
-"""The random bits of one large draw."""
+"""The bits of a random generator, which exist in full beside the array that is drawn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from hbmwatch._xla.types import PrimitiveType
 ADVICE = BufferAdvice(
     slug="random-bits",
     prior_weight=1.6,
-    title="Random bits for one large draw (an initializer or noise){at}",
-    remedy="Generate it in chunks (jax.lax.map over split keys), shard it over the mesh "
-    "(out_shardings with jax_threefry_partitionable), or use the rbg PRNG.",
+    title="The random bits of a large draw exist in full{at}",
+    remedy="Draw in chunks (jax.lax.map over split keys), so that the bits of one chunk exist at a "
+    "time. With threefry, keep jax_threefry_partitionable on: the compiler then computes the bits "
+    "where it uses them. On a mesh, shard the draw (out_shardings).",
     link="https://docs.jax.dev/en/latest/jax.random.html",
     will_not_help="a narrower dtype: the generator makes uint32 bits for every dtype",
+    reads_origin=False,
 )
 # Parts of the op_names of jax.random.
 RANDOM_NAMES = (
@@ -28,18 +30,19 @@ RANDOM_NAMES = (
     "random_gamma",
     "_shuffle",
 )
+_BITS = frozenset((PrimitiveType.U8, PrimitiveType.U16, PrimitiveType.U32, PrimitiveType.U64))
 # Threefry, written out in HLO, has all of these opcodes.
 THREEFRY_OPCODES = frozenset(("xor", "shift-left", "shift-right-logical"))
 
 
-def is_random_draw(candidate: Candidate) -> bool:
-    """Whether the buffer holds random bits, or values computed directly from them.
+def is_random_bits(candidate: Candidate) -> bool:
+    """Whether the buffer holds the bits of a generator, and not what is drawn from them.
 
-    On a mesh, the result of a draw is left to the finding on replication.
+    The drawn array is needed; and where its memory holds the bits first, they cost nothing.
     """
-    chain = candidate.origin.chain
-    generated = chain >= THREEFRY_OPCODES or "rng-bit-generator" in chain
-    named = any(word in candidate.names for word in RANDOM_NAMES)
-    if not (generated or (named and candidate.first.element_type == PrimitiveType.U32)):
+    if candidate.first.element_type not in _BITS or candidate.first.op.kind == "output":
         return False
-    return candidate.first.op.kind != "output" or candidate.facts.device_count < 2
+    chain = candidate.origin.chain
+    if chain >= THREEFRY_OPCODES or "rng-bit-generator" in chain:
+        return True
+    return any(word in candidate.names for word in RANDOM_NAMES)

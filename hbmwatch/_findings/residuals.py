@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._findings import classify
 from hbmwatch._findings.advice import Advice, all_bytes
+from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import at_line, at_lines, plural
 from hbmwatch._findings.saved import (
     AROUND_STEP,
@@ -32,7 +35,11 @@ def find(facts: ProgramFacts) -> Finding | None:
         for family, live in first.items()
         if is_layer_input(facts, live) or is_kept_by_policy(facts, live)
     }
-    saved = [live for live in facts.buffers.saved if live.family not in needed]
+    saved = [
+        live
+        for live in facts.buffers.saved
+        if live.family not in needed and not _is_large_value(facts, live)
+    ]
     freed = freed_bytes(saved)
     if not freed:
         return None
@@ -55,3 +62,11 @@ def find(facts: ProgramFacts) -> Finding | None:
         + ", with its default policy, which saves only the inputs of the layer.",
         saves_bytes=freed,
     )
+
+
+def _is_large_value(facts: ProgramFacts, live: LiveBuffer) -> bool:
+    """Whether another finding is about a buffer, such as the logits: it belongs to no layer."""
+    alone = facts.buffers.families[live.family] == 1 and live.loop_buffer is None
+    if not alone or live.size_bytes < facts.least_part_bytes:
+        return False
+    return classify.classify(Candidate(facts, [live], is_residual=True)) is not None

@@ -8,6 +8,7 @@ from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import LAX_SCAN
+from hbmwatch._findings.random_bits import is_random_bits
 from hbmwatch._records.opcodes import is_collective
 
 
@@ -39,13 +40,15 @@ _ONLY_CUTS = frozenset(
 def is_partial_result(candidate: Candidate) -> bool:
     """Whether equal buffers are results of the steps of an unrolled loop.
 
-    They are not residuals, gradients, parts of another array, what devices exchange, or buffers in
-    a loop that is not unrolled.
+    They are not residuals, gradients, parts of another array, random bits, what devices exchange,
+    or buffers in a loop that is not unrolled.
     """
     first, count = candidate.first, len(candidate.buffers)
     if first.op.kind != "temporary" or count < LEAST_STEPS:
         return False
     if candidate.is_residual or first.forward or _is_slice(candidate):
+        return False
+    if is_random_bits(candidate):
         return False
     exchanged = is_collective(first.op.opcode)
     arguments = sum(1 for a in candidate.facts.arguments if a.dims == first.dims)

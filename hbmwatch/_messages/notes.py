@@ -92,6 +92,12 @@ def _phase(message: OomMessage) -> str:
             "The program does not fit on one device, even an empty one: the compiler rejected it "
             "before running. Retrying or freeing other arrays will not help."
         )
+    requested, limit = message.requested_bytes, message.limit_bytes
+    if message.phase == "run" and requested is not None and limit is not None and requested > limit:
+        return (
+            f"One allocation of {format_size(requested)} is larger than the {format_size(limit)} "
+            "of the device. Retrying or freeing other arrays will not help."
+        )
     if message.phase == "run" and message.memory_space not in ON_CHIP:
         return (
             "The program compiled, but an allocation failed at run time. Other arrays and programs "

@@ -36,11 +36,13 @@ def test_the_order_of_the_rules() -> None:
     assert slugs == [
         "constant",
         "callback",
+        "host-fetch",
         "(ordinary)",
         "stacked-outputs",
         "jacobian",
         "one-hot",
         "unrolled-loop",
+        "pairwise",
         "pairwise",
         "attention-scores",
         "samples",

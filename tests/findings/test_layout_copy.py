@@ -25,6 +25,16 @@ def test_a_moved_argument_is_a_copy(opcode: str, order: tuple[int, int], slug: s
     assert classified(hlo.facts((made,))) == slug
 
 
+def test_a_copy_in_another_memory_space_has_the_same_layout() -> None:
+    """The layout is compared, not S(1)."""
+    hlo = Hlo()
+    shape = shape_of(512, 512)
+    shape["layout"]["memory_space"] = 1
+    made = hlo.add("copy", hlo.parameter(shape=shape, path="x"), dims=(512, 512))
+
+    assert classified(hlo.facts((made,))) is None
+
+
 def test_a_padded_copy_is_found_too() -> None:
     """Padding is why the layout differs; the evidence names the argument."""
     hlo = Hlo()

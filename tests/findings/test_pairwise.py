@@ -67,3 +67,22 @@ def test_a_few_features_to_each_are_no_pairs(states: int, is_pairwise: bool) -> 
 
     lowered = on_one(expand, array((1 << 22) // states, 512), array(512, states))
     assert ("pairwise" in slugs(explain(lowered, TINY_MIB).findings)) == is_pairwise
+
+
+@pytest.mark.parametrize(
+    ("rows", "beside", "slug"),
+    [(512 * 32, "p", "pairwise"), (512 * 31, "p", None), (512 * 32, "q", None)],
+    ids=["each row meets 32", "each row meets 31", "an embedding"],
+)
+def test_pairs_that_an_index_selects(rows: int, beside: str, slug: str | None) -> None:
+    """p[:, None] - p[idx]: what reads the gathered rows reads the array too."""
+    hlo = Hlo()
+    tables = {path: hlo.parameter(512, 64, path=path) for path in ("p", "q")}
+    index = hlo.parameter(rows, path="index")
+    inside = hlo.inner()
+    table, which = inside.parameter(512, 64), inside.parameter(rows)
+    inside.add("gather", table, which, dims=(rows, 64), name="jit(f)/gather")
+    gathered = hlo.fusion(tables["p"], index, dims=(rows, 64), inside=inside, name="jit(f)/gather")
+    hlo.add("custom-call", gathered, tables[beside], dims=(rows,), name="jit(f)/reduce_sum")
+
+    assert classified(hlo.facts((gathered,), sizes={gathered: 8 * rows * 64})) == slug

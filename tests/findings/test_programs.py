@@ -34,7 +34,8 @@ SAVES = {
     "unsharded_init": 12 * size(16384, 32768) * 3 // 4,
     "gathered_permutation": (size(524288, 8192) + size(524288, 8192, itemsize=BF16)) * 3 // 4,
     "gathered_layer_stack": size(96, 8192, 8192, itemsize=BF16) * 3 // 4,
-    "random_init": size(131072, 32768),
+    # Bits of two keys, each as two halves.
+    "random_init": 2 * size(65536, 32768),
     # Scores in both dtypes, five and a half of the wide half's, five of the narrow ones.
     "scanned_decoder": (
         size(24, 16, 8, 1024, 1024)
@@ -86,6 +87,7 @@ SAVES = {
     # One of 22 equal ones is needed at a time.
     "unrolled_chunks": 21 * size(24576, 8192),
     "narrow_table": size(1 << 24, 128),
+    "fetched_stack": size(72, 12288, 12288, itemsize=BF16),
     "debug_print": size(524288, 8192),
     # Three columns of 128 as one of three, and three rows of four as three.
     "particle_positions": size(1 << 25, 125) + size(1 << 25, 1),

@@ -6,7 +6,8 @@ import pytest
 
 from hbmwatch._findings import residuals
 from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, UNDER, kept
-from tests.hlo import MIB
+from tests.findings.small import classified
+from tests.hlo import MIB, Hlo
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,21 @@ def test_all_layers_but_one_are_freed() -> None:
     assert finding.saves_bytes == 4 * MIB
     assert "5 buffers (5 MiB at the peak) are residuals" in finding.evidence
     assert "one set per layer" in finding.evidence
+
+
+def test_the_logits_are_no_residual_of_a_layer() -> None:
+    """The backward pass reads them too, but no layer makes them: their line is not named."""
+    hlo = Hlo()
+    x, w = hlo.parameter(512, 256, path="x"), hlo.parameter(256, 8192, path="w")
+    hidden = [hlo.add("sort", x, dims=(512, 256), name=FORWARD) for _ in range(5)]
+    logits = hlo.add("dot", hidden[-1], w, dims=(512, 8192), name="jit(f)/jvp()/dot_general")
+    hlo.add("subtract", logits, dims=(512, 8192), name="jit(f)/jvp(log_softmax)/sub")
+    for made in (*hidden, logits):
+        hlo.add("multiply", made, dims=hlo.known[made]["shape"]["dimensions"], name=BACKWARD)
+    facts = hlo.facts((*hidden, logits))
+    finding = residuals.find(facts)
+
+    assert classified(facts) == "logits"
+    assert finding is not None
+    assert finding.saves_bytes == 4 * MIB // 2
+    assert "5 buffers (2.5 MiB at the peak) are residuals" in finding.evidence

@@ -15,17 +15,17 @@ from tests.oom_programs.base import array, case, on_one
 def random_init(fault: bool) -> Any:
     """One huge kernel is drawn at once, and the bits of the generator do not fit beside it."""
 
+    def draw(key: Any, *shape: int) -> Any:
+        return jax.random.truncated_normal(key, -2, 2, shape, jnp.float32)
+
     def init(key: Any) -> Any:
         if fault:
-            return jax.random.truncated_normal(key, -2, 2, (131072, 32768), jnp.float32)
-        keys = jax.random.split(key, 256)
+            return draw(key, 65536, 32768)
+        return jax.lax.map(lambda k: draw(k, 512, 32768), jax.random.split(key, 128))
 
-        def draw(k: Any) -> Any:
-            return jax.random.truncated_normal(k, -2, 2, (512, 32768), jnp.float32)
-
-        return jax.lax.map(draw, keys)
-
-    return on_one(init, array(2, dtype=jnp.uint32))
+    # The default when both were reported: the bits are not computed where they are used.
+    with jax.threefry_partitionable(False):
+        return on_one(init, array(2, dtype=jnp.uint32))
 
 
 @case("stacked-outputs", "uwplasma/JAX-in-Cell#37, arviz#2307")

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from tests.oom_programs.base import array, case, on_one
+from tests.programs import devices
 
 
 @case("constant", "jax-ml/jax#16278: a jitted closure over a large array", limit_mib=8)
@@ -36,6 +38,23 @@ def narrow_table(fault: bool) -> Any:
 
     table = array(1 << 24, 64 if fault else 128)
     return on_one(lookup, table, array(4096, dtype=jnp.int32))
+
+
+@case("host-fetch", "jax-ml/jax#28137: parameters in host memory, and where they are fetched")
+def fetched_stack(fault: bool) -> Any:
+    """The layers are in host memory; the whole stack is fetched before the scan over it."""
+    one = devices("tpu")[0]
+    there = SingleDeviceSharding(one, memory_kind="pinned_host")
+    here = SingleDeviceSharding(one, memory_kind="device")
+
+    def forward(layers: Any, x: Any) -> Any:
+        def body(h: Any, w: Any) -> Any:
+            return jnp.tanh(h @ (w if fault else jax.device_put(w, here))), None
+
+        return jax.lax.scan(body, x, jax.device_put(layers, here) if fault else layers)[0]
+
+    layers = jax.ShapeDtypeStruct((72, 12288, 12288), jnp.bfloat16, sharding=there)
+    return on_one(forward, layers, array(128, 12288, dtype=jnp.bfloat16))
 
 
 @case("callback", "OpenXLA E1000: a jax.debug.print that was left behind")
