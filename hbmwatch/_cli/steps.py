@@ -41,7 +41,7 @@ def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False)
         type=positive_number,
         default=600,
         metavar="S",
-        help="seconds for each compile (default: 600)",
+        help="seconds for each compile, without tracing (default: 600)",
     )
 
 
@@ -121,8 +121,9 @@ def load(name: str) -> Any:
 def user_code(name: str) -> Iterator[None]:
     """Around what runs the user's code: whatever it raises ends the command with status 3.
 
-    An error that hbmwatch raised is a sentence. Any other is shown with its traceback, as Python
-    would, but Python's own exit status for it, 1, would say that the step does not fit.
+    An error that hbmwatch raised is a sentence. So is what JAX says of the call, because JAX
+    removes its own frames from the traceback. Any other error is shown with its traceback, as
+    Python would, but Python's own exit status for it, 1, would say that the step does not fit.
 
     Raises:
         CommandError: In the place of the error.
@@ -132,10 +133,12 @@ def user_code(name: str) -> Iterator[None]:
     except CommandError:
         raise
     except (Exception, SystemExit) as error:
-        if not _is_ours(error):
-            traceback.print_exc()
-            raise CommandError(f"{name} raised {type(error).__name__}: {error}") from error
-        raise CommandError(str(error)) from error
+        kind, said = type(error).__name__, " ".join(str(error).split())
+        if said and _is_ours(error):
+            raise CommandError(said) from error
+        traceback.print_exc()
+        how = "ended with" if _is_ours(error) else "raised"
+        raise CommandError(f"{name} {how} {kind}{': ' if said else ''}{said}") from error
 
 
 def _is_ours(error: BaseException) -> bool:

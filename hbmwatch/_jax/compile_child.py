@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -31,6 +32,7 @@ _PARENT_POLL_S = 0.5
 def main(folder: Path) -> None:
     """Load the compiler, wait for the job, compile, and write the answer."""
     platform, parent = sys.argv[2], int(sys.argv[3])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an abort would leave a core file
     try:
         _load_tpu() if platform == "tpu" else _load_jax()
         if not _read(parent):

@@ -14,6 +14,7 @@ from hbmwatch._preflight.assigned import Proof
 from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.sizes import format_change, format_size, read_size
 from hbmwatch._report.diff import changes
+from hbmwatch._report.json import rebuild_record
 
 SCHEMA = 1
 _SHOWN = 2
@@ -88,9 +89,9 @@ class Budgeted:
         """Whether the step does not fit, has no verdict, or grew by more than the tolerance.
 
         A change of the compiler's version can change the peak of an unchanged step, so growth does
-        not count then.
+        not count then. Where no limit is known, as for a CPU, only growth counts.
         """
-        if not self.after.fits:
+        if not self.after.fits and not self.after.is_only_the_limit_unknown:
             return True
         if tolerance is None or self.before is None or self.new_versions:
             return False
@@ -100,7 +101,8 @@ class Budgeted:
     def __str__(self) -> str:
         after = self.after
         if self.before is None:
-            return f"{self.name} is new: {after}"
+            verdict = self._without_limit() if after.is_only_the_limit_unknown else str(after)
+            return f"{self.name} is new: {verdict}"
         if self.delta_bytes is None:
             return f"{self.name} cannot be compared with the baseline: {after}"
         head = f"{self.name} on {after.target}"
@@ -116,7 +118,16 @@ class Budgeted:
                 f"{name} {before} -> {after}" for name, (before, after) in self.new_versions.items()
             )
             line += f". Growth does not count, because versions changed: {changed}"
-        return line if after.fits else f"{line}. {str(after)[0].upper()}{str(after)[1:]}"
+        if after.fits or after.is_only_the_limit_unknown:
+            return line
+        return f"{line}. {str(after)[0].upper()}{str(after)[1:]}"
+
+    def _without_limit(self) -> str:
+        """The verdict on a step for a device whose limit is not known: its peak alone."""
+        peak, target = format_size(self.after.peak_bytes or 0), self.after.target
+        return (
+            f"peak {peak} on {target}; the memory limit of {target} is unknown, only growth counts"
+        )
 
     def _grown(self) -> list[str]:
         """The lines of code whose buffers grew most."""
@@ -198,10 +209,14 @@ def load_baseline(path: Path) -> list[Entry]:
     values = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise ValueError(f"not a baseline with schema version {SCHEMA}")
-    try:
-        return [Entry(**{**one, "fit": Fit.from_dict(one["fit"])}) for one in values["steps"]]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the baseline has a damaged step: {error}") from error
+    steps = values.get("steps")
+    if not isinstance(steps, list):
+        raise ValueError('the baseline has no list of "steps"')
+    names, readers = {"Proof": Proof, "Fit": Fit}, {"fit": Fit.from_dict}
+    return [
+        rebuild_record(Entry, one, f"step {number}", names, readers)
+        for number, one in enumerate(steps, start=1)
+    ]
 
 
 def save_baseline(path: Path, entries: list[Entry]) -> None:

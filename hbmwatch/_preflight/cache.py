@@ -55,10 +55,10 @@ def cached_fit(
         folder: Where verdicts are stored; None compiles each time.
         proof: How the verdict is reached.
         limit_bytes: A limit to use instead of the device's.
-        timeout_s: Seconds until the compiler is killed.
+        timeout_s: Seconds until the compiler is killed; the time to trace the step is not limited.
         memory_fraction: The share of a GPU's memory that the program gets.
     """
-    check_options(proof, limit_bytes, timeout_s)
+    check_options(proof, limit_bytes, timeout_s, memory_fraction)
     start = time.monotonic()
     target = None if on is None else resolve(on, memory_fraction)
     lowered = lower_for(step, args, kwargs, None if target is None else target.platform)

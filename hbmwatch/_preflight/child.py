@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from hbmwatch._profiles.python_path import python_path
 
 _POLL_S = 0.01
 _KEPT_LINES = 3
+_FATAL = re.compile(r"Check failed: .*")  # how a compiler says why it aborts
 _COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # the latter before jax 0.8
 
 _ENVIRONMENT = {**WITHOUT_TPU, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -132,6 +134,8 @@ class Child:
             text = (self.folder / "log").read_bytes()[-4000:].decode("utf-8", "replace")
         except OSError:
             return ""
+        if fatal := _FATAL.search(text):
+            return f": {fatal[0].strip()}"
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return ": " + " | ".join(lines[-_KEPT_LINES:]) if lines else ""
 

@@ -17,8 +17,8 @@ from hbmwatch._jax.lowered import call_info
 from hbmwatch._jax.request import lower_for
 from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
 from hbmwatch._preflight.child import Child
-from hbmwatch._preflight.targets import Target, resolve, target_of
-from hbmwatch._preflight.verdicts import Fit
+from hbmwatch._preflight.targets import Target, check_fraction, resolve, target_of
+from hbmwatch._preflight.verdicts import LIMIT_UNKNOWN, Fit
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.report import DeviceMemory
 from hbmwatch._report.report import OomReport
@@ -53,7 +53,7 @@ def fits(
             has the same peak and total in a fraction of the time, but does not count the code. A
             compiler that finishes before it is stopped gives "compiled", and so does a rejection.
         limit_bytes: A limit to use instead of the device's.
-        timeout_s: Seconds until the compiler is killed.
+        timeout_s: Seconds until the compiler is killed; the time to trace the step is not limited.
         memory_fraction: The share of a GPU's memory that the program gets; None: the share that
             JAX reserves.
         kwargs: Keyword arguments of the step.
@@ -64,7 +64,7 @@ def fits(
         ImportError: The target's compiler is not installed.
         TypeError: The step cannot be lowered for the target.
     """
-    check_options(proof, limit_bytes, timeout_s)
+    check_options(proof, limit_bytes, timeout_s, memory_fraction)
     start = time.monotonic()
     target, lowered, compiled = compiled_step(
         step, args, kwargs, on, proof, timeout_s, memory_fraction
@@ -72,7 +72,9 @@ def fits(
     return fit_of(lowered, target, compiled, limit_bytes, time.monotonic() - start)
 
 
-def check_options(proof: Any, limit_bytes: Any, timeout_s: Any) -> None:
+def check_options(
+    proof: Any, limit_bytes: Any, timeout_s: Any, memory_fraction: Any = None
+) -> None:
     """Refuse options without a meaning before a compiler starts.
 
     Raises:
@@ -88,6 +90,8 @@ def check_options(proof: Any, limit_bytes: Any, timeout_s: Any) -> None:
     # A time that is not a number (nan) would never be over.
     if not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
         raise ValueError(f"timeout_s must be a number of seconds, 0 or more, not {timeout_s!r}")
+    if memory_fraction is not None:
+        check_fraction("memory_fraction", memory_fraction)
 
 
 def compiled_step(
@@ -135,7 +139,7 @@ def fit_of(
     limit, limit_note = _limit(compiled, target, limit_bytes)
     error = compiled.error.strip().splitlines()[0] if compiled.error.strip() else ""
     if fitting is None and not error:
-        error = f"the memory limit of {target} is unknown; pass limit_bytes"
+        error = LIMIT_UNKNOWN.format(target)
     return Fit(
         fits=fitting,
         peak_bytes=None if summary is None else summary.peak_bytes,

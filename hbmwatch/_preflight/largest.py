@@ -50,7 +50,7 @@ def largest(
         at_most: The largest size to try; None: no limit.
         proof: "compiled" proves the answer by compiling to the end; "assigned" does not.
         limit_bytes: A limit to use instead of the device's.
-        timeout_s: Seconds for each compile.
+        timeout_s: Seconds for each compile; the time to trace the step is not limited.
         memory_fraction: The share of a GPU's memory that the program gets; None: the share that
             JAX reserves.
         on_try: Called with each size and its verdict.
@@ -59,8 +59,9 @@ def largest(
         ValueError: As for `fits`; or multiple_of, start or at_most is below 1; or no multiple of
             multiple_of is at most at_most.
         TypeError: args_of does not return a tuple, or has no symbolic dimension.
+        Exception: What args_of or the step raises, with a note that lists what was tried before.
     """
-    check_options(proof, limit_bytes, timeout_s)
+    check_options(proof, limit_bytes, timeout_s, memory_fraction)
     for name, number in (("multiple_of", multiple_of), ("start", start), ("at_most", at_most)):
         if number is not None and not (isinstance(number, numbers.Integral) and number > 0):
             raise ValueError(f"{name} must be a whole number above 0, not {number!r}")
@@ -134,7 +135,11 @@ class Tries:
         if known is not None and (proof == "assigned" or known.proof == "compiled"):
             return known
         size = unit * self.multiple_of
-        fit = self._ask(size, proof)
+        try:
+            fit = self._ask(size, proof)
+        except BaseException as error:  # of the user's code, or Ctrl-C
+            error.add_note(self._note(size))
+            raise
         if fit.fits is None:
             raise Ended(size, fit)
         self.fits[unit] = fit
@@ -143,6 +148,12 @@ class Tries:
         if fit.code_bytes is not None:
             self.code_bytes = fit.code_bytes
         return fit
+
+    def _note(self, size: int) -> str:
+        """What was tried before an exception."""
+        tried = [f"  {unit * self.multiple_of} {fit}" for unit, fit in sorted(self.fits.items())]
+        before = ":" if tried else " no other size"
+        return "\n".join((f"hbmwatch tried {size}, and before it{before}", *tried))
 
     def point(self, unit: int) -> Point:
         """Try a size for the search."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import math
+import numbers
 import os
 import re
 import sys
@@ -18,6 +19,8 @@ from hbmwatch._preflight.gpus import GPUS, target_config
 MIB = 2**20
 # The share of a GPU's memory that JAX's allocator reserves at the start by default.
 MEMORY_FRACTION = 0.75
+_FRACTION_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+_MOST_GPUS = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class _Tpu:
 
     Attributes:
         kind: The device kind in JAX.
-        rank: How many dimensions its topologies have.
+        pod: The chips of the largest slice in each dimension, ascending. libtpu aborts the process
+            where a slice is larger.
         limits: MiB that the compiler lets a program use, by libtpu version. Measured: a program of
             this size compiles, and a larger one does not.
         cores: JAX devices per chip.
@@ -34,19 +38,24 @@ class _Tpu:
     """
 
     kind: str
-    rank: int
+    pod: tuple[int, ...]
     limits: Mapping[str, int]
     cores: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def rank(self) -> int:
+        """How many dimensions its topologies have."""
+        return len(self.pod)
+
 
 _MEGACORE = {"chip_config_name": "megacore"}  # as JAX runs a v4: one device per chip
 TPUS = {
-    "v4": _Tpu("TPU v4", 3, {"0.0.42": 31485, "0.0.50": 31485}, options=_MEGACORE),
-    "v5e": _Tpu("TPU v5 lite", 2, {"0.0.42": 16126, "0.0.50": 16126}),
-    "v5p": _Tpu("TPU v5", 3, {"0.0.42": 98041, "0.0.50": 98025}),
-    "v6e": _Tpu("TPU v6 lite", 2, {"0.0.42": 31996, "0.0.50": 31992}),
-    "tpu7x": _Tpu("TPU7x", 3, {"0.0.42": 97020}, cores=2),
+    "v4": _Tpu("TPU v4", (16, 16, 16), {"0.0.42": 31485, "0.0.50": 31485}, options=_MEGACORE),
+    "v5e": _Tpu("TPU v5 lite", (16, 16), {"0.0.42": 16126, "0.0.50": 16126}),
+    "v5p": _Tpu("TPU v5", (16, 20, 28), {"0.0.42": 98041, "0.0.50": 98025}),
+    "v6e": _Tpu("TPU v6 lite", (16, 16), {"0.0.42": 31996, "0.0.50": 31992}),
+    "tpu7x": _Tpu("TPU7x", (16, 24, 24), {"0.0.42": 97020}, cores=2),
 }
 
 
@@ -140,12 +149,7 @@ def _require(extra: str, *packages: str) -> None:
 
 def _tpu(kind: str, shape: str, word: str) -> Target:
     tpu = TPUS[kind]
-    sizes = _sizes(shape or "x".join("1" * tpu.rank), word)
-    if len(sizes) != tpu.rank:
-        example = "x".join("2" * tpu.rank)
-        raise ValueError(
-            f"{word!r}: a {kind} topology has {tpu.rank} dimensions ({kind}:{example})"
-        )
+    sizes = _slice(kind, shape or "x".join("1" * tpu.rank), word)
     limit, note = _limit(tpu)
     options = dict(tpu.options)
     if math.prod(sizes) == 1:  # libtpu takes a whole host otherwise
@@ -160,6 +164,29 @@ def _tpu(kind: str, shape: str, word: str) -> Target:
         topology=f"{kind}:{'x'.join(map(str, sizes))}",
         topology_options=options,
     )
+
+
+def _slice(kind: str, shape: str, word: str) -> tuple[int, ...]:
+    """The chips of a slice in each dimension.
+
+    Raises:
+        ValueError: There is no such slice.
+    """
+    pod, sizes = TPUS[kind].pod, _sizes(shape, word)
+    if len(sizes) != len(pod):
+        example = "x".join("2" * len(pod))
+        raise ValueError(
+            f"{word!r}: a {kind} topology has {len(pod)} dimensions ({kind}:{example})"
+        )
+    if any(size > most for size, most in zip(sorted(sizes), pod)):
+        most = "x".join(map(str, pod))
+        raise ValueError(f"{word!r}: the largest slice of {kind} is {kind}:{most}")
+    if math.prod(sizes) > 1 and (sizes[0] % 2 or sizes[1] % 2):
+        raise ValueError(
+            f"{word!r}: a slice of more than one chip consists of whole hosts of 2x2 chips, so "
+            "that its first two dimensions are even"
+        )
+    return sizes
 
 
 def _limit(tpu: _Tpu) -> tuple[int, str]:
@@ -180,6 +207,8 @@ def _gpu(kind: str, shape: str, word: str, memory_fraction: float | None) -> Tar
     sizes = _sizes(shape or "1", word)
     if len(sizes) != 1:
         raise ValueError(f"{word!r}: give a number of GPUs ({kind}:8), not a shape")
+    if sizes[0] > _MOST_GPUS:
+        raise ValueError(f"{word!r}: give at most {_MOST_GPUS} GPUs")
     fraction = _fraction(memory_fraction)
     return Target(
         name=word.strip().lower(),
@@ -195,13 +224,28 @@ def _gpu(kind: str, shape: str, word: str, memory_fraction: float | None) -> Tar
 
 def _fraction(given: float | None) -> float:
     """The share of a GPU's memory that JAX's allocator reserves."""
-    set_ = os.environ.get("XLA_CLIENT_MEM_FRACTION") or os.environ.get(
-        "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    )
-    fraction = given if given is not None else float(set_ or MEMORY_FRACTION)
-    if not 0 < fraction <= 1:
-        raise ValueError(f"memory_fraction must be above 0 and at most 1, not {fraction:g}")
-    return fraction
+    if given is not None:
+        return check_fraction("memory_fraction", given)
+    name = next((one for one in _FRACTION_VARIABLES if os.environ.get(one)), None)
+    if name is None:
+        return MEMORY_FRACTION
+    text = os.environ[name]
+    try:
+        return check_fraction("", float(text))
+    except ValueError:
+        return check_fraction(name, text)
+
+
+def check_fraction(name: str, value: Any) -> float:
+    """The share, if it is one.
+
+    Raises:
+        ValueError: It is not above 0 and at most 1.
+    """
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1, not {value!r}")
+    return float(value)
 
 
 def _sizes(shape: str, word: str) -> tuple[int, ...]:

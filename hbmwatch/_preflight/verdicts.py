@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from hbmwatch._preflight.assigned import Proof
 from hbmwatch._records.sizes import format_size
+from hbmwatch._report.json import rebuild_record
 from hbmwatch._report.report import OomReport
 
 SCHEMA = 1
+LIMIT_UNKNOWN = "the memory limit of {} is unknown; pass limit_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,9 @@ class Fit:
 
     All sizes are per device. The verdict is about the program alone: it does not count other arrays
     on the device, or fragmentation.
+
+    It is true (`if fits(...):`) if the program fits, and false if it does not or if that is
+    unknown.
 
     Attributes:
         fits: Whether the program fits; None if unknown (see error).
@@ -53,6 +58,14 @@ class Fit:
     limit_note: str = ""
     code_bytes: int | None = None
     cpu_seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.fits is True
+
+    @property
+    def is_only_the_limit_unknown(self) -> bool:
+        """Whether the compiler accepted the program, and only the device's limit is missing."""
+        return self.fits is None and self.error == LIMIT_UNKNOWN.format(self.target)
 
     @property
     def left_bytes(self) -> int | None:
@@ -89,14 +102,8 @@ class Fit:
         """
         if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
             raise ValueError(f"no verdict of schema {SCHEMA}")
-        names = {field.name for field in fields(cls)} - {"report"}
-        try:
-            known = {name: values[name] for name in names}
-            return cls(report=OomReport.from_dict(values["report"]), **known)
-        except KeyError as error:
-            raise ValueError(f"a verdict without {error}") from error
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"a verdict that is damaged: {error}") from error
+        names, readers = {"Proof": Proof, "OomReport": OomReport}, {"report": OomReport.from_dict}
+        return rebuild_record(cls, values, "the verdict", names, readers)
 
     def __str__(self) -> str:
         if self.fits is None:
@@ -135,7 +142,8 @@ class Fit:
 class Largest:
     """A size that fits, while the next size does not.
 
-    Not every size was tried: where XLA rematerializes, a larger size may fit again.
+    Not every size was tried: where XLA rematerializes, a larger size may fit again. It is true if a
+    size that fits was found.
 
     Attributes:
         size: The size that fits; None if even the smallest size does not, or if the search
@@ -162,6 +170,9 @@ class Largest:
     multiple_of: int = 1
     error: str = ""
     seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.size is not None
 
     @property
     def monotone(self) -> bool:

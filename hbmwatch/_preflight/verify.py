@@ -33,6 +33,8 @@ Change = Literal["donation", "half-batch", "bfloat16", "sharding"]
 class Verification:
     """What a changed program needs, according to the compiler of its device.
 
+    It is true if the changed program fits, and false if it does not or if that is unknown.
+
     Attributes:
         change: What was changed ("donating state['params'], state['mu']").
         fits: Whether it fits the device; None if unknown (GPU and CPU compilers do not check
@@ -66,6 +68,9 @@ class Verification:
         if self.peak_bytes is None or self.peak_bytes_before is None:
             return None
         return self.peak_bytes_before - self.peak_bytes
+
+    def __bool__(self) -> bool:
+        return self.fits is True
 
     def measured(self, finding: Finding) -> Finding:
         """The finding, with the measured saving instead of the derived one.
@@ -123,7 +128,8 @@ def verify(
         axis: The mesh axis for "sharding"; None: all axes that do not shard an argument yet.
         limit_bytes: The bytes that a program can use on the device, if the compiler does not check
             memory (GPU, CPU).
-        timeout_s: Seconds for each compile; then the compiler is killed.
+        timeout_s: Seconds for each compile; then the compiler is killed. The time to trace the
+            step is not limited.
         kwargs: Keyword arguments of the step.
 
     Raises:

@@ -34,6 +34,7 @@ _NAMES: dict[str, Any] = {
     "npt": types.SimpleNamespace(NDArray=list),
     "np": types.SimpleNamespace(int64=int),
 }
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
 _KINDS = {int: "an int", str: "a string", list: "a list", tuple: "a list", Mapping: "a mapping"}
 # The text of a message may hold numbers of 40 digits and a unit. No size is far beyond that.
 _SIZE_LIMIT = 10**64
@@ -80,6 +81,30 @@ def rebuild_report(record: Callable[..., T], values: Any) -> T:
     return rebuilt
 
 
+def rebuild_record(
+    record: Callable[..., T],
+    values: Any,
+    where: str,
+    names: Mapping[str, Any],
+    readers: Mapping[str, Callable[[Any], Any]],
+) -> T:
+    """A record that is not part of a report, from a mapping of its fields.
+
+    Args:
+        record: The class.
+        values: The fields; those that the class does not know are ignored.
+        where: What an error calls the record.
+        names: The names in the annotations of the class that the records of a report do not use.
+        readers: Functions that restore a field, in the place of its annotation.
+
+    Raises:
+        ValueError: A field is missing or has a value of another type.
+    """
+    own = {name: lambda value, _, read=read: read(value) for name, read in readers.items()}
+    rebuilt: T = _record_reader(record, names, own)(values, where)
+    return rebuilt
+
+
 @functools.cache
 def _reader(hint: Any) -> _Read:
     """The function that checks a value against a type hint and restores it."""
@@ -95,14 +120,18 @@ def _reader(hint: Any) -> _Read:
         return functools.partial(_tuple, _reader(arguments[0]))
     if origin is Mapping:
         return functools.partial(_mapping, _reader(arguments[1]))
+    if hint in (bool, float):
+        return _flag if hint is bool else _number
     return _array if origin is list else functools.partial(_checked, hint)
 
 
-def _record_reader(record: Any) -> _Read:
-    """The function that restores a record from a mapping."""
-    hints = typing.get_type_hints(record, _NAMES)
+def _record_reader(
+    record: Any, names: Mapping[str, Any] = _NAMES, own: Mapping[str, _Read] = _NONE
+) -> _Read:
+    """The function that restores a record from a mapping; `own` restores some of its fields."""
+    hints = typing.get_type_hints(record, {**_NAMES, **names})
     fields = dataclasses.fields(record)
-    readers = {field.name: _reader(hints[field.name]) for field in fields}
+    readers = {f.name: own[f.name] if f.name in own else _reader(hints[f.name]) for f in fields}
     needed = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
 
     def read(value: Any, where: str) -> Any:
@@ -119,6 +148,18 @@ def _literal(known: tuple[str, ...], value: Any, where: str) -> Any:
     if value not in known:
         raise ValueError(f"{where} is {_short(value)}, not one of {', '.join(map(repr, known))}")
     return value
+
+
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where} is {_short(value)}, not true or false")
+    return value
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{where} is {_short(value)}, not a number")
+    return float(value)
 
 
 def _tuple(read: _Read, value: Any, where: str) -> tuple[Any, ...]:

@@ -40,8 +40,10 @@ def headline(report: ReportData) -> str:
 def title(report: ReportData) -> str:
     """What ran out of which memory, when and on which device, without figures."""
     message = report.message
-    if not message.text and report.summary is not None:
-        return f"memory peak of {clean(report.summary.module, 60)}"
+    if not message.text:
+        module = report.summary.module if report.summary is not None else report.function
+        peak = f"memory peak of {clean(module or 'the program', 60)}"
+        return peak if report.summary is not None else f"{peak}: unavailable"
     name = report.function or (report.summary.module if report.summary else message.module)
     when = {"compile": " while compiling", "run": " at run time"}.get(message.phase or "", "")
     device = _device_name(message, report.device)

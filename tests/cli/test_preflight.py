@@ -103,9 +103,20 @@ def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFix
         "hbmwatch: hbm.json has no steps: add one with MODULE:STEP and --update\n",
     )
 
-    # The CPU has no limit, so the verdict is not known, and that is no budget.
+    # No limit is known for the CPU, so only growth counts.
     status, out, _ = run(capsys, *budget, *STEP, "--size", "2", "--update")
-    assert (status, out[:15]) == (1, "step(2) is new:")
+    assert (status, out) == (
+        0,
+        "step(2) is new: peak 4 MiB on cpu; the memory limit of cpu is unknown, "
+        "only growth counts\n",
+    )
+
+    grown = MODEL.replace("x + 1", "jnp.tile(x, 2)")
+    sys.modules.pop("preflight_model")
+    (model / "preflight_model.py").write_text(grown)
+    status, out, _ = run(capsys, *budget, "--fail-on-increase", "1%")
+    assert (status, out.partition(" (")[0]) == (1, "step(2) on cpu: peak 4 MiB -> 6 MiB")
+    assert "preflight_model.py:6" in out
 
 
 @pytest.mark.parametrize(
@@ -142,6 +153,7 @@ def test_what_cannot_be_asked_is_a_sentence(
         ("import sys; sys.exit(1)", "user_model:step raised SystemExit: 1"),
         ("def step():\n    raise KeyError('mine')", "user_model:step raised KeyError: 'mine'"),
         ("def step():\n    raise ValueError('mine')", "user_model:step raised ValueError: mine"),
+        ("def step():\n    assert False", "user_model:step raised AssertionError"),
     ],
 )
 def test_an_error_of_the_users_code_is_no_verdict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -79,8 +80,10 @@ def test_without_a_target_it_is_the_default_device() -> None:
     assert unknown.total_bytes == 2 * MIB
     assert "the memory limit of cpu is unknown; pass limit_bytes; needs 2 MiB" in str(unknown)
 
+    assert not unknown
     for limit, expected in ((2 * MIB, True), (2 * MIB - 1, False)):
-        assert fits(add_one, x_of(1), limit_bytes=limit).fits is expected
+        fit = fits(add_one, x_of(1), limit_bytes=limit)
+        assert (fit.fits, bool(fit)) == (expected, expected)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +98,19 @@ def test_without_a_target_it_is_the_default_device() -> None:
         ),
         ({"timeout_s": -1}, "timeout_s must be a number of seconds, 0 or more, not -1"),
         ({"timeout_s": float("nan")}, "timeout_s must be a number of seconds, 0 or more, not nan"),
+        (
+            {"memory_fraction": "0.5"},
+            "memory_fraction must be a number above 0 and at most 1, not '0.5'",
+        ),
         ({"timeout_s": None}, "timeout_s must be a number of seconds, 0 or more, not None"),
     ],
 )
 def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], said: str) -> None:
     """By fits and verify alike, before a compiler starts."""
-    for ask in (fits, lambda *args, **rest: verify(*args, change="half-batch", **rest)):
+    verifies: list[Any] = (
+        [] if "memory_fraction" in options else [functools.partial(verify, change="bfloat16")]
+    )
+    for ask in (fits, *verifies):
         with pytest.raises(ValueError) as caught:
             ask(jax.jit(add_one), x_of(1), **options)
         assert str(caught.value) == said

@@ -167,6 +167,28 @@ def test_a_try_without_a_verdict_ends_the_search() -> None:
     assert "The search ended early" in str(result)
 
 
+def test_an_exception_of_the_users_code_has_what_was_tried_before() -> None:
+    """As a note, so that the verdicts until then are not lost."""
+
+    def ask(size: int, proof: str) -> Fit:
+        if size > 2:
+            raise ZeroDivisionError("the user's own")
+        return compiler(lambda n: n * MIB)(size, proof)
+
+    with pytest.raises(ZeroDivisionError, match="^the user's own") as caught:
+        found(Tries(ask, 1, None), None, True, 1, None, "assigned")
+    assert caught.value.__notes__ == [
+        "hbmwatch tried 4, and before it:\n"
+        "  1 fits v5e: needs 1 MiB; 15.75 GiB available; 15.75 GiB left; by buffer assignment, "
+        "without the code\n"
+        "  2 fits v5e: needs 2 MiB; 15.75 GiB available; 15.75 GiB left; by buffer assignment, "
+        "without the code"
+    ]
+    with pytest.raises(ZeroDivisionError) as caught:
+        largest(scaled, lambda n: (n // 0,), limit_bytes=MIB)
+    assert caught.value.__notes__ == ["hbmwatch tried 1, and before it no other size"]
+
+
 def test_where_nothing_fits_the_smallest_is_the_verdict() -> None:
     """If even the smallest size does not fit, size is None, and fit says why."""
     result = found(Tries(compiler(lambda n: LIMIT + n), 8, None), LIMIT, True, 1, None, "compiled")

@@ -12,6 +12,7 @@ TESTS = """
 import jax
 import jax.numpy as jnp
 import pytest
+import unittest
 
 X = jax.ShapeDtypeStruct((1, 512, 512), jnp.float32)
 
@@ -30,6 +31,15 @@ def test_above():
 @pytest.mark.limit_hbm("1 MiB")
 def test_nothing():
     pass
+
+@pytest.mark.limit_hbm("2 MiB")
+async def test_async():
+    return (lambda x: x + 1), X
+
+class TestMethods(unittest.TestCase):
+    @pytest.mark.limit_hbm("2 MiB")
+    def test_method(self):
+        self.returned = (lambda x: x + 1), X
 
 def test_plain(one):
     assert one == 1
@@ -58,7 +68,9 @@ def test_a_step_above_the_limit_fails_with_its_report(tmp_path: Path) -> None:
     (tmp_path / "test_memory.py").write_text(TESTS)
     out = ran(tmp_path)
 
-    assert "2 failed, 2 passed" in out
+    assert "4 failed, 2 passed" in out
+    assert "limit_hbm: test_async must not be async" in out
+    assert "limit_hbm cannot check test_method" in out
     assert "Does not fit cpu: needs 2 MiB; 1 MiB available; 1 MiB over the limit" in out
     assert "hbmwatch: " in out
     assert "test_nothing must return a step and its arguments" in out

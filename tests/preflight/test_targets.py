@@ -80,6 +80,11 @@ def test_the_limit_is_that_of_the_installed_libtpu(monkeypatch: pytest.MonkeyPat
         ("v5e:4x", "'4x' is not the shape of a topology"),
         ("v5p:2x2", "a v5p topology has 3 dimensions (v5p:2x2x2)"),
         ("h100:2x2", "give a number of GPUs (h100:8), not a shape"),
+        ("h100:1000000", "give at most 65536 GPUs"),
+        ("v5e:18x16", "the largest slice of v5e is v5e:16x16"),
+        ("v5p:2x2x30", "the largest slice of v5p is v5p:16x20x28"),
+        ("v5e:3x3", "its first two dimensions are even"),
+        ("v4:1x1x2", "its first two dimensions are even"),
         (7, "on=7 is neither a target nor jax devices"),
     ],
 )
@@ -105,10 +110,15 @@ def test_a_compiler_that_is_missing_is_named_with_its_extra(
 
 
 @pytest.mark.gpu
-def test_a_share_of_the_memory_is_between_0_and_1() -> None:
-    """Any other number is refused."""
-    with pytest.raises(ValueError, match="memory_fraction"):
+def test_a_share_of_the_memory_is_between_0_and_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything else is refused, and the error names the variable that it comes from."""
+    with pytest.raises(ValueError, match="^memory_fraction must be .* at most 1, not 1.5"):
         resolve("h100", 1.5)
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+    for text in ("lots", "0", "nan"):
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", text)
+        with pytest.raises(ValueError, match=f"^XLA_PYTHON_CLIENT_MEM_FRACTION .* not '{text}'"):
+            resolve("h100")
 
 
 @pytest.mark.tpu
