@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Sequence
 
-# What is installed beside these is the user's: containers `pip install` their training code.
-LIBRARIES = frozenset(
-    """
-    IPython _pytest absl beartype blackjax brax chex click cloudpickle clu dask decorator
-    diffrax diffusers distrax dm_env dm_pix e3nn_jax einops elegy equinox etils evosax evox fedjax
-    fiddle fire flax flaxformer gin google gpjax grain gymnasium gymnax haiku hbmwatch hydra
-    ipykernel jax jax_dataclasses jax_md jax_triton jaxlib jaxlie jaxopt jaxtyping jmp joblib jraph
-    kauldron keras keras_core lightning lineax mctx ml_collections ml_dtypes netket neural_tangents
-    numpy numpyro objax opt_einsum optax optimistix orbax oryx ott paxml penzai pluggy praxis pymc
-    pytensor pytest quax qwix ray rlax scipy seqio sklearn submitit t5x tensorboardX
-    tensorflow tensorflow_probability tensorstore tf_keras tinygp tokamax toolz torch torch_xla
-    torchax tqdm transformer_engine transformers trax treescope treex typeguard typer wandb wrapt
-    xprof
-    """.split()
-)
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)", re.IGNORECASE)
-# Python's library, libraries that run from a checkout, and code without a file but for cells.
-_OTHER_LIBRARY = re.compile(
-    r"/lib(?:64)?/python3(?:\.\d+)?/|/jax/_src/|/jaxlib/|/hbmwatch/_\w+[/.]"
-    r"|^<(?!stdin>|console>|ipython-input|python-input)"
-)
-_DEMO = "/hbmwatch/_cli/demo"  # the user's part of `hbmwatch demo`
+from hbmwatch._records.libraries import is_library
 
 
 def user_frame(stack: Sequence[str]) -> str:
     """The innermost frame in the user's code, as "train.py:88"; "" for an empty stack.
 
-    The user's code is everything but Python's standard library and the packages in LIBRARIES. A
-    stack that is in libraries alone gives its innermost frame.
+    A stack that is in libraries alone gives its innermost frame.
 
     Args:
         stack: Frames as "/path/file.py:line", innermost first.
     """
     if not stack:
         return ""
-    users = (frame for frame in stack if not _is_library(frame))
+    users = (frame for frame in stack if not is_library(frame))
     return next(users, stack[0]).replace("\\", "/").rpartition("/")[2]
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _is_library(frame: str) -> bool:
-    """Whether a frame is in a library; buffers of one program share most of their frames."""
-    path = frame.replace("\\", "/")
-    if _DEMO in path:
-        return False
-    installed = _INSTALLED.search(path)
-    if installed:
-        return installed[1] in LIBRARIES
-    return bool(_OTHER_LIBRARY.search(path))

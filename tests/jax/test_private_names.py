@@ -100,6 +100,12 @@ NAMES: dict[str, Callable[[], object]] = {
     "ModuleContext.get_backend": lambda: (
         module("jax._src.interpreters.mlir").ModuleContext.get_backend
     ),
+    "ad.linearize": lambda: module("jax._src.interpreters.ad").linearize,
+    "config.pgle_profiling_runs": lambda: module("jax._src.config").pgle_profiling_runs,
+    "config.enable_pgle": lambda: module("jax._src.config").enable_pgle,
+    "linear_util.wrap_init": lambda: module("jax._src.linear_util").wrap_init,
+    "source_info_util.current": lambda: source_info().current(),
+    "source_info_util.register_exclusion": lambda: source_info().register_exclusion,
     "source_info_util.user_context": lambda: source_info().user_context,
     "source_info_util.current_name_stack": lambda: source_info().current_name_stack(),
     "JaxprEqn.source_info.traceback": lambda: EQUATION.source_info.traceback,

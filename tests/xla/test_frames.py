@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._xla.frames import LIBRARIES, user_frame
+from hbmwatch._records.libraries import LIBRARIES
+from hbmwatch._xla.frames import user_frame
 
 SITE = "/venv/lib/python3.11/site-packages"
 TRAIN = "/home/me/train.py:88"

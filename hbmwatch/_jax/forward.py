@@ -1,0 +1,142 @@
+"""A forward pass as JAX traced it, with the calls of the user's functions in it.
+
+A call of a function is a run of equations of one jaxpr. It may lie in the jaxpr of an equation: of
+a jit, a scan or a cond. What JAX differentiates as a whole (jax.checkpoint, custom_vjp) is not
+looked into.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hbmwatch._jax.calls import Call, Function, Recording
+
+# The parameters with the bodies that are looked into.
+_BODIES = {
+    "pjit": "jaxpr",
+    "jit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "scan": "jaxpr",
+    "cond": "branches",
+}
+# Effects that may happen twice where a call is computed again, as under jax.checkpoint.
+_REPEATABLE = {"DebugEffect"}
+# The name of a function that stands for the body of a scan.
+SCAN_BODY = "the body of the scan"
+
+
+class Run(NamedTuple):
+    """The equations of one call: from `start` to before `stop`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(eq=False, slots=True)
+class Body:
+    """One jaxpr of the forward pass.
+
+    Attributes:
+        closed: The jaxpr, with its constants.
+        runs: The outermost calls of each function in it. Those with effects are left out.
+        inner: The bodies of each equation that has some, by the index of the equation.
+        scan: The scan equation that it is the body of.
+    """
+
+    closed: Any
+    runs: dict[Function, list[Run]]
+    inner: dict[int, list[Body]] = field(default_factory=dict)
+    scan: Any = None
+
+    @property
+    def equations(self) -> Sequence[Any]:
+        """The equations of the jaxpr."""
+        equations: Sequence[Any] = self.closed.jaxpr.eqns
+        return equations
+
+
+def forward(closed: Any, recording: Recording, depth: int) -> Body:
+    """The forward pass of a traced function.
+
+    Args:
+        closed: Its jaxpr, with constants.
+        recording: What was recorded while it was traced.
+        depth: How many calls lie around the function itself.
+    """
+    return _Building(recording).body(closed, depth, None)
+
+
+class _Building:
+    """The bodies of one forward pass. A jaxpr in several equations is one body."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.bodies: dict[int, Body] = {}
+        self.numbers = itertools.count(-1, -1)
+
+    def body(self, closed: Any, depth: int, scan: Any) -> Body:
+        if id(closed) in self.bodies:
+            return self.bodies[id(closed)]
+        equations = closed.jaxpr.eqns
+        calls = [self.recording.traced(equation).calls for equation in equations]
+        around = self.scan_body(scan) if scan is not None else ()
+        made = Body(closed, _runs(equations, [(*around, *each[depth:]) for each in calls]))
+        made.scan = scan
+        self.bodies[id(closed)] = made
+        for index, equation in enumerate(equations):
+            of = equation if equation.primitive.name == "scan" else None
+            inner = [self.body(each, len(calls[index]), of) for each in bodies_of(equation)]
+            if inner:
+                made.inner[index] = inner
+        return made
+
+    def scan_body(self, scan: Any) -> tuple[Call, ...]:
+        """The body of a scan as a call, by the line of the user that scans."""
+        at = self.recording.traced(scan)
+        users = [call.function for call in at.calls if call.function.is_users]
+        if not users:
+            return ()
+        function = Function(users[-1].file, at.line, SCAN_BODY, is_users=True)
+        return (Call(function, next(self.numbers)),)
+
+
+def _runs(equations: Sequence[Any], calls: Sequence[tuple[Call, ...]]) -> dict[Function, list[Run]]:
+    """The runs of each function. Its calls from within itself are part of the outer call."""
+    runs: dict[Function, list[Run]] = {}
+    last: dict[Function, tuple[int, int]] = {}
+    for index, chain in enumerate(calls):
+        outermost: dict[Function, int] = {}
+        for call in chain:
+            outermost.setdefault(call.function, call.number)
+        for function, number in outermost.items():
+            found = runs.setdefault(function, [])
+            if found and last[function] == (index, number):
+                found[-1] = Run(found[-1].start, index + 1)
+            else:
+                found.append(Run(index, index + 1))
+            last[function] = (index + 1, number)
+    once = [bool({type(one).__name__ for one in each.effects} - _REPEATABLE) for each in equations]
+    return {
+        function: kept
+        for function, found in runs.items()
+        if (kept := [run for run in found if not any(once[run.start : run.stop])])
+    }
+
+
+def bodies_of(equation: Any) -> list[Any]:
+    """The jaxprs in an equation that are looked into."""
+    found = equation.params.get(_BODIES.get(equation.primitive.name, ""))
+    bodies = list(found) if isinstance(found, (list, tuple)) else [found]
+    return [body for body in bodies if hasattr(body, "consts")]
+
+
+def with_bodies(equation: Any, bodies: Sequence[Any]) -> Any:
+    """The equation with other jaxprs in it."""
+    parameter = _BODIES[equation.primitive.name]
+    old = equation.params[parameter]
+    new = type(old)(bodies) if isinstance(old, (list, tuple)) else bodies[0]
+    return equation.replace(params={**equation.params, parameter: new})
