@@ -9,7 +9,6 @@ from typing import Any
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
 from hbmwatch._cli.console import print_json, print_on_stderr
-from hbmwatch._jax.libtpu_environment import BACKENDS_LOGGER, WITHOUT_TPU
 
 _PAGE = "https://openxla.org/xla/oom_debugging"
 
@@ -52,6 +51,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _prepare(on: str | None) -> None:
     """Set the environment that JAX, libtpu and hbmwatch read when they are imported."""
+    from hbmwatch._jax.libtpu_environment import BACKENDS_LOGGER, WITHOUT_TPU
+
     os.environ.pop("HBMWATCH_DISABLE", None)  # disabled, the demo would show nothing
     # A plugin without its device would otherwise print a traceback around the report.
     logging.getLogger(BACKENDS_LOGGER).setLevel(logging.CRITICAL)
