@@ -1,56 +1,183 @@
-"""`hbmwatch explain`: the out-of-memory errors in a log, and what they mean."""
+"""`hbmwatch explain`: the out-of-memory errors in logs, and what they mean."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import itertools
+import json
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
-from hbmwatch._cli.console import print_json, print_on_stderr, read_text
+from hbmwatch._cli.command import (
+    DONE,
+    NOTHING_FOUND,
+    Command,
+    CommandError,
+    add_json_option,
+)
+from hbmwatch._cli.console import print_on_stderr, progress
+from hbmwatch._cli.logs import open_log
 from hbmwatch._messages.notes import message_notes
-from hbmwatch._messages.parse import parse_ooms
-from hbmwatch._records.message import OomMessage
+from hbmwatch._messages.stream import find_in_log
 from hbmwatch._report.report import OomReport
+
+# A stored report is JSON of at most this many bytes; what is longer is read as a log.
+_LONGEST_REPORT = 1 << 28
+_BEGINNING = 1 << 12
+# How many lines of a file, and how many files, the place of an error names.
+_LINES, _FILES = 5, 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A report on an error of a log, with the line where it begins; None in a stored report."""
+
+    report: OomReport
+    file: str
+    line: int | None
+
+
+@dataclass(slots=True)
+class _Places:
+    """Where equal errors were found: the first lines of each file, and how many there are."""
+
+    report: OomReport
+    lines: dict[str, list[int | None]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, found: _Found) -> None:
+        """Add a place."""
+        lines = self.lines.setdefault(found.file, [])
+        self.counts[found.file] = self.counts.get(found.file, 0) + 1
+        if len(lines) < _LINES:
+            lines.append(found.line)
+
+    def sentence(self) -> str:
+        """Where the errors are: "Found 2 times: train.log, lines 7 and 9"."""
+        count = sum(self.counts.values())
+        places = [self._place(file) for file in itertools.islice(self.lines, _FILES)]
+        more = len(self.lines) - len(places)
+        listed = "; ".join([*places, *([f"and {more} more files"] if more else [])])
+        return f"Found {f'{count} times: ' if count > 1 else 'in '}{listed}."
+
+    def _place(self, file: str) -> str:
+        numbers = [str(line) for line in self.lines[file] if line is not None]
+        name = "the input" if file == "-" else file
+        more = self.counts[file] - len(self.lines[file])
+        if not numbers:
+            return name
+        if more:
+            numbers.append(f"{more} more")
+        listed = " and ".join([", ".join(numbers[:-1]), numbers[-1]] if numbers[1:] else numbers)
+        return f"{name}, line{'s' if numbers[1:] else ''} {listed}"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", nargs="?", default="-", metavar="FILE", help="a log file (default: '-', stdin)"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="a log, also compressed by gzip, bzip2, xz or zstd, or a stored report "
+        "(default: '-', stdin)",
     )
     add_json_option(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    messages = parse_ooms(read_text(options.file))
+    files = options.files or ["-"]
+    unreadable: list[CommandError] = []
+    found = itertools.chain.from_iterable(_find(file, unreadable) for file in files)
     if options.json:
-        print_json([_report(message).to_dict() for message in messages])
-    elif messages:
-        print("\n\n".join(map(str, _distinct_reports(messages))))
+        count = _print_json(found)
     else:
+        with progress("reading the log"):
+            groups = _distinct(found)
+        count = len(groups)
+        print("\n\n".join(_text(places) for places in groups), end="\n" if groups else "")
+    for error in unreadable[:-1]:
+        print_on_stderr(str(error))
+    if unreadable:
+        raise unreadable[-1]
+    if not count and not options.json:
         print_on_stderr("no device out-of-memory error found in the input")
-    return DONE if messages else NOTHING_FOUND
+    return DONE if count else NOTHING_FOUND
 
 
-def _report(message: OomMessage, *more_notes: str) -> OomReport:
-    return OomReport(message, notes=(*message_notes(message), *more_notes))
+def _find(file: str, unreadable: list[CommandError]) -> Iterator[_Found]:
+    """The errors of a log, or the reports that a file stores."""
+    try:
+        with open_log(file) as blocks:
+            first = next(blocks, b"")
+            if first.lstrip()[:1] in (b"{", b"[") and b'"schema"' in first[:_BEGINNING]:
+                content = _whole(first, blocks)
+                if (reports := _stored_reports(content)) is not None:
+                    yield from (_Found(report, file, None) for report in reports)
+                    return
+                first = content
+            for line, message in find_in_log(itertools.chain((first,), blocks)):
+                yield _Found(OomReport(message, notes=message_notes(message)), file, line)
+    except CommandError as error:
+        unreadable.append(error)
 
 
-def _distinct_reports(messages: Sequence[OomMessage]) -> list[OomReport]:
-    """One report for equal messages, as every host of a job logs them, with their number."""
-    groups: dict[OomMessage, list[OomMessage]] = {}
-    for message in messages:
-        groups.setdefault(dataclasses.replace(message, text=""), []).append(message)
-    return [
-        _report(equal[0], *([f"Appears {len(equal)} times in this log."] if equal[1:] else []))
-        for equal in groups.values()
-    ]
+def _whole(first: bytes, blocks: Iterator[bytes]) -> bytes:
+    """All blocks as one, as far as a stored report may be long."""
+    content = bytearray(first)
+    for block in blocks:
+        content += block
+        if len(content) > _LONGEST_REPORT:
+            break
+    return bytes(content)
+
+
+def _stored_reports(content: bytes) -> list[OomReport] | None:
+    """The reports that OomReport.to_dict() or `explain --json` wrote; None if these are none."""
+    try:
+        values = json.loads(content)
+        return [
+            OomReport.from_dict(one) for one in (values if isinstance(values, list) else [values])
+        ]
+    except (ValueError, RecursionError):  # a log may begin like JSON
+        return None
+
+
+def _print_json(found: Iterable[_Found]) -> int:
+    """Print a list of reports, each with its file and line, as they are found; their number."""
+    count = 0
+    for count, one in enumerate(found, start=1):
+        values = {**one.report.to_dict(), "file": one.file, "line": one.line}
+        print("[" if count == 1 else ",")
+        print(textwrap.indent(json.dumps(values, indent=2), "  "), end="")
+    print("\n]" if count else "[]")
+    return count
+
+
+def _distinct(found: Iterable[_Found]) -> list[_Places]:
+    """One for equal errors, as every host of a job logs them."""
+    groups: dict[OomReport, _Places] = {}
+    for one in found:
+        message = dataclasses.replace(one.report.message, text="")
+        key = dataclasses.replace(one.report, message=message)
+        groups.setdefault(key, _Places(one.report)).add(one)
+    return list(groups.values())
+
+
+def _text(places: _Places) -> str:
+    """The report, with a note on where the errors are."""
+    notes = (places.sentence(), *places.report.notes)
+    return dataclasses.replace(places.report, notes=notes).text()
 
 
 COMMAND = Command(
     name="explain",
-    purpose="explain the out-of-memory errors in a log",
-    examples=("hbmwatch explain train.log", "kubectl logs trainer-0 | hbmwatch explain"),
+    purpose="explain the out-of-memory errors in logs",
+    examples=(
+        "hbmwatch explain train.log",
+        "hbmwatch explain host*.log.gz",
+        "kubectl logs trainer-0 | hbmwatch explain",
+    ),
     add_arguments=_add_arguments,
     run=_run,
 )

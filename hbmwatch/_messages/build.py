@@ -7,6 +7,7 @@ from typing import Any
 
 from hbmwatch._messages.figures import merge, read_figures
 from hbmwatch._messages.gpu_details import add_gpu_details
+from hbmwatch._messages.own_reports import read_report
 from hbmwatch._messages.statements import Oom
 from hbmwatch._messages.tpu_details import add_tpu_details
 from hbmwatch._messages.wording import Wording
@@ -23,6 +24,7 @@ _ORDER = {
     "extra_figures": 3,
     "code": 4,
     "retry_log": 5,
+    "report": 6,
 }
 _DETAILS = {"tpu": add_tpu_details, "gpu": add_gpu_details}
 
@@ -46,6 +48,7 @@ def build_message(text: str, flat_text: str, oom: Oom) -> OomMessage:
         if statement.wording.source != "retry_log" or "platform" not in fields:
             merge(fields, read_figures(statement.match))
             merge(fields, _implied(statement.wording))
+    read_report(fields)
     own_text = flat_text[oom.start : oom.end]
     add_details = _DETAILS.get(fields.get("platform", ""))
     if add_details:

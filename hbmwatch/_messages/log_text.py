@@ -62,16 +62,23 @@ _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " 
 _BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
 
 
-def strip_log_decoration(text: str) -> str:
-    """The text without colors, escapes, payloads, prefixes of lines, and logs of what fits."""
-    text = _without_payloads(text).replace("\r\n", "\n").replace("\r", "\n")
+def strip_log_decoration(text: str, mark: str = "") -> str:
+    """The text without colors, escapes, payloads, prefixes of lines, and logs of what fits.
+
+    Args:
+        text: The text.
+        mark: What to put before each line break that the text does not have as such, so that the
+            lines of the text can be counted.
+    """
+    line_break = f"{mark}\n"
+    text = _without_payloads(text).replace("\r\n", "\n").replace("\r", line_break)
     if "&" in text:
         for entity, character in _ENTITIES.items():
             text = text.replace(entity, character)
         if "&#" in text:
             text = _CODE_POINT.sub(_character, text)
     if "<" in text:
-        text = _BREAK.sub("\n", text)
+        text = _BREAK.sub(line_break, text)
     if "`" in text or "**" in text:
         text = _BOLD.sub("", _EMPHASIS.sub(r"\2", text))
     if '"\n' in text or "'\n" in text:
@@ -83,7 +90,7 @@ def strip_log_decoration(text: str) -> str:
         if "[0m" in text:
             text = _LOST_COLOR.sub("", text)
     if "\\" in text:
-        text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub("\n", text)))
+        text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub(line_break, text)))
     if "..." in text or "…" in text:
         text = _ATTACHED_ELLIPSIS.sub(".", _ELLIPSIS.sub("", text))
     if "usage" in text or "requirement" in text:

@@ -9,6 +9,8 @@ steps take time in proportion to the text.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hbmwatch._messages.build import build_message
 from hbmwatch._messages.log_text import collapse_whitespace, strip_log_decoration
@@ -20,6 +22,36 @@ from hbmwatch._records.message import OomMessage
 _SHORT = 1 << 16
 # How much of a longer text is read before its first hint, and after its last one.
 _BEFORE_HINT, _AFTER_HINT = 2000, 1 << 16
+# Stands before a line break that the text does not have as such.
+_MARK = "\v"
+
+
+class _Read(NamedTuple):
+    """A text that was read.
+
+    Attributes:
+        plain_text: Without log decoration.
+        flat_text: The same, each run of white space as one space.
+        ooms: The OOMs in it.
+        lines: The plain text if its lines are those of the given text; else the text that has them.
+    """
+
+    plain_text: str
+    flat_text: str
+    ooms: list[Oom]
+    lines: str
+
+
+class Located(NamedTuple):
+    """An OOM of a log.
+
+    Attributes:
+        line: The number of its line in the text; the first line has number 1.
+        message: What it says, with the lines that it was read from as its text.
+    """
+
+    line: int
+    message: OomMessage
 
 
 def parse_oom(text: str) -> OomMessage | None:
@@ -34,8 +66,8 @@ def parse_oom(text: str) -> OomMessage | None:
         text: An exception's text, a traceback or a log, with or without what a logger or a
             terminal adds. It is returned unchanged as the message's text.
     """
-    _, flat_text, ooms = _read(text)
-    return build_message(text, flat_text, ooms[0]) if ooms else None
+    read = _read(_relevant_part(text))
+    return build_message(text, read.flat_text, read.ooms[0]) if read.ooms else None
 
 
 def parse_ooms(text: str) -> tuple[OomMessage, ...]:
@@ -44,24 +76,29 @@ def parse_ooms(text: str) -> tuple[OomMessage, ...]:
     If there is one, its text is the given text. If there are several, the text of each is the
     part that it was read from, without colors and without what a log puts before each line.
     """
-    plain_text, flat_text, ooms = _read(text)
-    if len(ooms) == 1:
-        return (build_message(text, flat_text, ooms[0]),)
-    parts = _split_text(plain_text, flat_text, ooms)
-    return tuple(build_message(part, flat_text, oom) for part, oom in zip(parts, ooms, strict=True))
+    read = _read(_relevant_part(text))
+    if len(read.ooms) == 1:
+        return (build_message(text, read.flat_text, read.ooms[0]),)
+    return tuple(located.message for located in _located(read))
 
 
-def _read(text: str) -> tuple[str, str, list[Oom]]:
+def locate_ooms(text: str) -> list[Located]:
+    """All device-memory OOMs in a part of a log, in order, with the lines where they begin."""
+    return _located(_read(text))
+
+
+def _read(text: str) -> _Read:
     """The text without log decoration, the same as flat text, and the OOMs in it."""
-    plain_text = strip_log_decoration(_relevant_part(text))
+    plain_text = strip_log_decoration(text, _MARK)
     flat_text = collapse_whitespace(plain_text)
     ooms = list(find_ooms(flat_text))
     if not ooms and len(plain_text) < _SHORT:
         # A terminal breaks lines within words too.
-        joined = plain_text.replace("\n", "")
+        lines = plain_text.replace(_MARK, "")
+        joined = lines.replace("\n", "")
         flat_joined = collapse_whitespace(joined)
-        return joined, flat_joined, list(find_ooms(flat_joined))
-    return plain_text, flat_text, ooms
+        return _Read(joined, flat_joined, list(find_ooms(flat_joined)), lines)
+    return _Read(plain_text, flat_text, ooms, plain_text)
 
 
 def _relevant_part(text: str) -> str:
@@ -75,20 +112,47 @@ def _relevant_part(text: str) -> str:
     return text[max(0, min(places) - _BEFORE_HINT) : last + _AFTER_HINT]
 
 
-def _split_text(plain_text: str, flat_text: str, ooms: list[Oom]) -> list[str]:
-    """The lines of the plain text for each OOM; plain and flat text have the same words."""
+def _located(read: _Read) -> list[Located]:
+    """The OOMs with their lines, and with the lines of the plain text that are about each."""
+    starts, parts = _split_text(read)
+    lines = _line_numbers(read, starts)
+    return [
+        Located(line, build_message(part.replace(_MARK, ""), read.flat_text, oom))
+        for line, part, oom in zip(lines, parts, read.ooms, strict=True)
+    ]
+
+
+def _line_numbers(read: _Read, starts: Sequence[int]) -> list[int]:
+    """The lines of the given text on which places of the plain text are."""
+    if read.lines is not read.plain_text:
+        # Without the line breaks, both have the same characters.
+        breaks = [m.start() - n for n, m in enumerate(re.finditer("\n", read.lines))]
+        return [1 + sum(place <= start for place in breaks) for start in starts]
+    numbers, line, position = [], 1, 0
+    for start in starts:
+        line += read.lines.count("\n", position, start)
+        line -= read.lines.count(f"{_MARK}\n", position, start)
+        numbers.append(line)
+        position = start
+    return numbers
+
+
+def _split_text(read: _Read) -> tuple[list[int], list[str]]:
+    """Where each OOM begins in the plain text, and its lines; the flat text has the same words."""
+    plain_text, flat_text, _, _ = read
     edges = []
     position = words = 0
-    for oom in ooms:
+    for oom in read.ooms:
         words += flat_text.count(" ", position, oom.start)
         position = oom.start
         ends = (oom.stated_end, oom.end)
         stated, last = (words + flat_text[oom.start : end].rstrip().count(" ") for end in ends)
         edges.append((words, stated, last))
     needed = {word for edge in edges for word in edge}
-    found = enumerate(re.finditer(r"\S+", plain_text))
+    found = enumerate(re.finditer(r"\S+", plain_text)) if needed else ()
     spans = {word: match.span() for word, match in found if word in needed}
-    starts = [plain_text.rfind("\n", 0, spans[first][0]) + 1 for first, _, _ in edges]
+    first_words = [spans[first][0] for first, _, _ in edges]
+    starts = [plain_text.rfind("\n", 0, place) + 1 for place in first_words]
     next_starts = [*starts, len(plain_text)][1:]
     parts, end = [], 0
     for (_, stated, last), line_start, next_start in zip(edges, starts, next_starts, strict=True):
@@ -96,4 +160,4 @@ def _split_text(plain_text: str, flat_text: str, ooms: list[Oom]) -> list[str]:
         # The beginning of the next OOM's line belongs to that one.
         end = max(spans[stated][1], min(spans[last][1], next_start))
         parts.append(plain_text[start:end].strip())
-    return parts
+    return first_words, parts

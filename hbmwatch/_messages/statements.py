@@ -60,19 +60,14 @@ class Oom(NamedTuple):
     Attributes:
         statements: At least one, in order.
         previous_end: Where the last statement of the OOM before it ends; 0 for the first one.
+        start: Where its part of the text begins.
         end: Where its part of the text ends.
     """
 
     statements: list[Statement]
     previous_end: int
+    start: int
     end: int
-
-    @property
-    def start(self) -> int:
-        """Where its part begins; before a list's entry stands more of the same list."""
-        first = self.statements[0]
-        is_entry = first.wording.source == "allocation_entry"
-        return self.previous_end if is_entry else first.start
 
     @property
     def stated_end(self) -> int:
@@ -97,11 +92,12 @@ def find_ooms(flat_text: str) -> Iterator[Oom]:
             next_group = [*_figures_before(statement, earlier), statement]
             if group:
                 end = _oom_end(flat_text, last_match_end, next_group[0].start)
-                yield Oom(group, previous_end, end)
+                yield Oom(group, previous_end, _oom_start(flat_text, group, previous_end), end)
             previous_end, group, earlier = last_match_end, next_group, {}
         last_match_end = statement.end
     if group:
-        yield Oom(group, previous_end, _oom_end(flat_text, last_match_end, len(flat_text)))
+        end = _oom_end(flat_text, last_match_end, len(flat_text))
+        yield Oom(group, previous_end, _oom_start(flat_text, group, previous_end), end)
 
 
 def _figures_before(statement: Statement, earlier: dict[int, Statement]) -> list[Statement]:
@@ -133,6 +129,15 @@ def find_statements(flat_text: str) -> list[Statement]:
     return kept
 
 
+def _oom_start(flat_text: str, group: list[Statement], previous_end: int) -> int:
+    """Where the text of an OOM begins; the entry of a list is known by one of its later words."""
+    start = group[0].start
+    if group[0].wording.source != "allocation_entry":
+        return start
+    size = flat_text.rfind(". Size: ", previous_end, start)
+    return start if size < 0 else max(previous_end, flat_text.rfind(" ", 0, size) + 1)
+
+
 def _oom_end(flat_text: str, last_match_end: int, limit: int) -> int:
     """Where the text of an OOM ends, whose last statement ends at last_match_end."""
     limit = min(limit, last_match_end + _REACH)
@@ -154,7 +159,12 @@ def _same_oom(
         return False
     if source == "extra_figures" and (gap >= _NEAR or statement.row in {o.row for o in group}):
         return False
+    if source == "report":
+        reports = [other for other in group if other.row == statement.row]
+        return not reports or reports[0].match.groupdict() == statement.match.groupdict()
     sources = {other.wording.source for other in group} - {"extra_figures"}
+    if sources == {"report"}:
+        return gap < _NEAR and _agrees(statement, group[-1])
     if sources == {"code"}:
         return gap < _NEAR
     is_logged = sources & _LOGS and sources <= {*_LOGS, "quoted"}
@@ -184,6 +194,17 @@ def _is_logged(flat_text: str, statement: Statement) -> bool:
     """Whether an error stands in XLA's log of an execution, which raises it afterwards."""
     before = flat_text[max(0, statement.start - _LOGGED_LENGTH) : statement.start]
     return _LOGGED.search(before) is not None
+
+
+def _agrees(statement: Statement, report: Statement) -> bool:
+    """Whether an error can be the one that a report before it is about."""
+    fields, reported = read_figures(statement.match), read_figures(report.match)
+    known = [name for name in fields.keys() & reported.keys() if name.endswith("_bytes")]
+    return all(
+        abs(fields[name] - reported[name]) <= reported["resolution_bytes"].get(name, 0)
+        for name in known
+        if name != "resolution_bytes"
+    )
 
 
 def _same_request(statement: Statement, group: list[Statement]) -> bool:

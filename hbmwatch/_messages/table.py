@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from hbmwatch._messages import gpu, shared, tpu
+from hbmwatch._messages import gpu, own_reports, shared, tpu
 from hbmwatch._messages.wording import Wording
 
-WORDINGS: tuple[Wording, ...] = (*tpu.WORDINGS, *gpu.WORDINGS, *shared.WORDINGS)
+WORDINGS: tuple[Wording, ...] = (
+    *tpu.WORDINGS,
+    *gpu.WORDINGS,
+    *shared.WORDINGS,
+    *own_reports.WORDINGS,
+)
 
 HINTS = (
     "emory",
@@ -25,5 +30,38 @@ HINTS = (
     "capacity",
     "XLA",
     "Error loading",
+    "hbmwatch: ",
 )
 """Each message has one of these words, so that a long log need not be read whole."""
+
+TRIGGERS = (
+    b"RESOURCE_EXHAUSTED",
+    b"ut of memory",
+    b"OUT_OF_MEMORY",
+    b"OutOfMemory",
+    b"_ALLOC",
+    b"Allocation",
+    b"CompileTime",
+    b"Attempting to ",
+    b"ailed to alloc",
+    b"ailed to create ",
+    b"ailed to make cuFFT ",
+    b"ould not allocate ",
+    b"ould not create ",
+    b"Not enough ",
+    b"CCL WARN Failed to ",
+    b"OOM when allocating tensor",
+    b"OOM in pinned host ",
+    b"Core Hbm usage: ",
+    b"lack of HBM space",
+    b"unlikely to have ",
+    b"customized allocator: Allocating ",
+    b"op current allocation offset ",
+    b"Sum Total of in-use chunks",
+    b"hbmwatch: ",
+)
+"""Each error has one of these on one line: what a log of gigabytes is searched for.
+
+Few, long and rare texts: each takes time, a short one takes several times as long, and what is near
+one that is found is read. The later lines of an error do not need one.
+"""

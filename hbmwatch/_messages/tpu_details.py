@@ -11,8 +11,9 @@ from hbmwatch._records.sizes import COUNT, SIZE, read_size
 
 # The numbers of MLIR's memory spaces in messages about SparseCore.
 _SPACES = {"0": "smem", "201": "tilespmem", "202": "spmem", "203": "hbm", "204": "sflag"}
-# A table ends at most this many characters after its first line.
-_TABLE_REACH = 4000
+# A table ends at most this many characters after its first line, and after each of its lines; more
+# of a log follows.
+_TABLE_REACH, _LINE_REACH = 4000, 200
 
 # re compiles these when they are first used: most texts need none of them.
 _BREAKDOWN_START = r"Total \w{1,30} usage >= |Program \w{1,30} requirement "
@@ -23,7 +24,7 @@ _BREAKDOWN_LINE = (
     rf"|Max free chunk (?P<largest>{SIZE})"
     rf"|Program \w{{1,30}} requirement (?P<requirement>{SIZE})"
     rf"|(?<!\S)(?P<name>HLO temp|heap allocations|[a-z]{{1,30}})(?:\([^()]{{1,80}}\)"
-    rf"| \([^()]{{1,80}}\))? (?P<size>{SIZE})"
+    rf"| \([^()]{{1,80}}\))? (?P<size>(?=[\d.]{{1,20}}[BKMGTP]){SIZE})"
     r"|(?P<end>Largest program allocations)"
 )
 _UTILIZATION = (
@@ -59,9 +60,11 @@ def _add_breakdown(fields: dict[str, Any], text: str) -> None:
     start = re.search(_BREAKDOWN_START, text)
     if not start:
         return
+    end = 0
     for match in re.finditer(_BREAKDOWN_LINE, text[start.start() :][:_TABLE_REACH]):
-        if match["end"]:
+        if match["end"] or match.start() - end > _LINE_REACH:
             break
+        end = match.end()
         if match["largest"]:
             refine(fields, "largest_free_bytes", read_size(match["largest"]))
         else:

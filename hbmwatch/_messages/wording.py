@@ -24,6 +24,7 @@ Source = Literal[
     "allocation_entry",
     "quoted",
     "extra_figures",
+    "report",
 ]
 
 _PLACEHOLDER = re.compile(r"<(#?)(\w+)>")
@@ -33,6 +34,9 @@ _FIELD_PATTERNS = {
     "device": r"[\w/:.-]{0,200}[^\W_]",  # an underscore ends italics
     "memory_space": r"[a-z][a-z0-9_]{0,30}",
     "module": r"[\w.<>-]{0,500}[\w>]",
+    "report_device": r"[\w-]{1,40}",
+    "report_phase": r"(?:while compiling|at run time)",
+    "report_space": r"(?:HBM|(?:device |host )?memory|[A-Z]{3,10})",
     "space": r"\d{1,4}",
 }
 
@@ -58,7 +62,8 @@ class Wording(NamedTuple):
             while it retries, which need not end in a failure. "continuation": more of an error's
             text, which people also post alone. "allocation_entry": an entry of an error's list of
             allocations, likewise. "quoted": the cause that other errors quote, likewise.
-            "extra_figures": further figures, which are no OOM by themselves.
+            "extra_figures": further figures, which are no OOM by themselves. "report": a report
+            of hbmwatch on an error, or the line that HbmOomError adds to it.
         needle: Literal text of the pattern, for an anchor that is a common phrase: a text without
             the needle is not searched for the anchor.
     """

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import dataclasses
+import gzip
 import io
 import json
+import lzma
+import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +21,7 @@ from hbmwatch._messages.notes import message_notes
 from tests.cli.support import LOG, run
 
 SAMPLES = sorted((Path(__file__).parents[1] / "messages" / "samples").glob("*.txt"))
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def test_a_file_gives_the_report_of_its_message(
@@ -24,33 +31,136 @@ def test_a_file_gives_the_report_of_its_message(
     (tmp_path / "log").write_text(LOG)
     message = parse_oom(LOG)
     assert message is not None
-    report = OomReport(message, notes=message_notes(message))
+    place = f"Found in {tmp_path / 'log'}, line 2."
+    report = OomReport(message, notes=(place, *message_notes(message)))
     assert run(capsys, "explain", str(tmp_path / "log")) == (0, f"{report}\n", "")
 
 
 def test_each_failure_of_a_log_has_a_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Reports come in the log's order; the JSON is a list of reports that can be loaded."""
+    """Reports come in the log's order; the JSON is a list of reports with their lines."""
     text = LOG + LOG.replace("6.94GiB", "1.00GiB")
     (tmp_path / "log").write_text(text)
     status, out, _ = run(capsys, "explain", "--json", str(tmp_path / "log"))
     loaded = [OomReport.from_dict(values) for values in json.loads(out)]
     assert status == 0
     assert loaded == [OomReport(m, notes=message_notes(m)) for m in parse_ooms(text)]
+    places = [(values["file"], values["line"]) for values in json.loads(out)]
+    assert places == [(str(tmp_path / "log"), 2), (str(tmp_path / "log"), 5)]
 
 
-def test_equal_messages_are_one_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The text has one report with their number, and the JSON has one for each."""
-    log = tmp_path / "job.log"
+def test_equal_messages_are_one_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text has one report with all places, and the JSON has one for each."""
+    monkeypatch.chdir(tmp_path)
     line = "RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes.\n"
-    log.write_text(line * 8)
+    Path("0.log").write_text(line * 8)
+    for host in range(1, 6):
+        Path(f"{host}.log").write_text(f"start\n{line}{line}")
     message = parse_oom(line)
     assert message is not None
-    report = OomReport(message, notes=(*message_notes(message), "Appears 8 times in this log."))
-    assert run(capsys, "explain", str(log)) == (0, f"{report}\n", "")
-    status, out, _ = run(capsys, "explain", "--json", str(log))
-    assert (status, len(json.loads(out))) == (0, 8)
+    place = (
+        "Found 18 times: 0.log, lines 1, 2, 3, 4, 5 and 3 more; 1.log, lines 2 and 3; 2.log, lines "
+        "2 and 3; 3.log, lines 2 and 3; and 2 more files."
+    )
+    report = OomReport(message, notes=(place, *message_notes(message)))
+    files = [f"{host}.log" for host in range(6)]
+    assert run(capsys, "explain", *files) == (0, f"{report}\n", "")
+    status, out, _ = run(capsys, "explain", "--json", *files)
+    assert (status, len(json.loads(out))) == (0, 18)
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each has a sentence, and the status says that something is missing."""
+    (tmp_path / "log").write_text(LOG)
+    missing, folder = str(tmp_path / "no.log"), str(tmp_path)
+    status, out, err = run(capsys, "explain", missing, str(tmp_path / "log"), folder)
+    assert (status, "6.94 GiB" in out) == (3, True)
+    assert err.splitlines() == [
+        f"hbmwatch: cannot read {missing}: No such file or directory",
+        f"hbmwatch: cannot read {folder}: Is a directory",
+    ]
+    assert run(capsys, "explain", "/dev/zero") == (
+        3,
+        "",
+        "hbmwatch: cannot read /dev/zero: it is a device\n",
+    )
+
+
+def zstd(data: bytes) -> bytes:
+    """The data as zstd has them."""
+    compressed: bytes = pytest.importorskip("zstandard").compress(data)
+    return compressed
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstd])
+def test_a_compressed_log_is_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    """By what it holds, whatever its name is; several archives in one file, too."""
+    (tmp_path / "log").write_bytes(compress(b"step\n" * 1000) + compress(LOG.encode()))
+    status, out, err = run(capsys, "explain", "--json", str(tmp_path / "log"))
+    assert (status, [entry["line"] for entry in json.loads(out)], err) == (0, [1002], "")
+
+
+def test_a_compressed_log_that_is_cut_off_is_read_as_far_as_it_goes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A job that is killed leaves such a file."""
+    data = gzip.compress(LOG.encode() + random.Random(0).randbytes(100_000))
+    (tmp_path / "log.gz").write_bytes(data[:-50_000])
+    status, out, err = run(capsys, "explain", str(tmp_path / "log.gz"))
+    assert (status, "6.94 GiB" in out) == (0, True)
+    assert err.startswith(f"hbmwatch: {tmp_path / 'log.gz'} cannot be read to its end: ")
+
+
+@pytest.mark.parametrize("name", ["train", "mesh", "live"])
+def test_a_stored_report_is_shown_as_it_was(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    """The JSON of a report, alone or in a list, as to_dict() and --json write it."""
+    stored = json.loads((GOLDEN / f"{name}.json").read_text())
+    report = OomReport.from_dict(stored)
+    path = tmp_path / "report.json"
+    shown = dataclasses.replace(report, notes=(f"Found in {path}.", *report.notes))
+    for values in (stored, [stored]):
+        path.write_text(json.dumps(values))
+        assert run(capsys, "explain", str(path)) == (0, f"{shown}\n", "")
+    status, out, _ = run(capsys, "explain", "--json", str(path))
+    assert (status, OomReport.from_dict(json.loads(out)[0])) == (0, report)
+
+
+WORDS = ("platform", "phase", "memory_space")
+FIGURES = ("requested", "used", "limit", "free", "largest_free")
+
+
+@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.stem)
+def test_the_text_of_a_report_says_the_same_again(file: Path) -> None:
+    """What a report's title and figures say is read back, within the rounding of the text."""
+    message = parse_oom(file.read_text())
+    assert message is not None
+    (back,) = parse_ooms(str(OomReport(message)))
+    stated = [name for name in WORDS if getattr(message, name) is not None]
+    assert [getattr(back, name) for name in stated] == [getattr(message, name) for name in stated]
+    for name in (f"{figure}_bytes" for figure in FIGURES):
+        said, again = getattr(message, name), getattr(back, name)
+        assert (said is None) == (again is None), name
+        assert said is None or abs(said - again) <= back.resolution_bytes.get(name, 0), name
+
+
+def test_json_that_is_no_report_is_read_as_a_log(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A log of JSON lines begins like a stored report."""
+    line = json.dumps({"schema": 1, "message": LOG})
+    for text in (line, "[" * 100_000 + '"schema"' + line, f'{line}\n{{"step": 7}}\n'):
+        (tmp_path / "log").write_text(text)
+        status, out, err = run(capsys, "explain", str(tmp_path / "log"))
+        assert (status, "6.94 GiB" in out, err) == (0, True, "")
 
 
 @pytest.mark.parametrize(

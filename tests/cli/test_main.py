@@ -163,7 +163,7 @@ class _InterruptedInput:
     def buffer(self) -> _InterruptedInput:
         return self
 
-    def read(self) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         raise KeyboardInterrupt
 
 

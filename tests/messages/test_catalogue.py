@@ -53,7 +53,7 @@ def catalogue() -> str:
     sections: dict[str, dict[str, list[tuple[OomMessage, str]]]] = {}
     for wording in WORDINGS:
         file = SAMPLES / f"{wording.name}.txt"
-        if not file.exists() or wording.source in ("continuation", "extra_figures"):
+        if not file.exists() or wording.source in ("continuation", "extra_figures", "report"):
             continue
         text = file.read_text(encoding="utf-8")
         message = parse_oom(text)

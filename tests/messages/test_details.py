@@ -111,3 +111,11 @@ def test_an_allocator_says_whose_memory_it_is(allocator: str, expected: dict[str
     """The host's allocator on a GPU machine, and TensorFlow's CPU allocators."""
     known = {"allocator": allocator, "totals": {}}
     assert read(add_gpu_details, "", allocator=allocator) == known | expected
+
+
+def test_what_follows_a_breakdown_in_a_log_is_not_part_of_it() -> None:
+    """Another program's figures have other units, or are far away."""
+    table = "Total hbm usage >= 9.0K: reserved 1.0K "
+    for more in ("step 7, memory in use 12 GiB", "x" * 300 + " rate 12.0K"):
+        totals = read(add_tpu_details, table + more, phase="compile")["totals"]
+        assert totals == {"Total hbm usage": 9 * KIB, "reserved": KIB}
