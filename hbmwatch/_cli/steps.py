@@ -142,9 +142,15 @@ def user_code(name: str) -> Iterator[None]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether a line of hbmwatch raised the error."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return Path(frame.f_code.co_filename).is_relative_to(Path(__file__).parent.parent)
+    """Whether a line of hbmwatch raised the error, itself or by a call of the standard library."""
+    files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    standard, installed = Path(os.__file__).parent, Path(argparse.__file__).parent / "site-packages"
+    last = next(
+        file
+        for file in reversed(files)
+        if not file.is_relative_to(standard) or file.is_relative_to(installed)
+    )
+    return last.is_relative_to(Path(__file__).parent.parent)
 
 
 def arguments(name: str, size: int | None) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ the verdict can still change afterwards, because the generated code has to fit a
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Compiled:
         program: The optimized program with its buffer assignment; None if it was not reached.
         summary: Its peak in HBM.
         message: What the text of the rejection says.
-        error: The compiler's error, or why there is no answer; "" if it accepted.
+        error: The compiler's error, or why there is no answer or no program; "" otherwise.
         code_bytes: The size of the generated code; None if unknown.
         cpu_seconds: Processor seconds of the compiler's process, its start included.
         seconds: Wall time from sending the program to the answer.
@@ -130,6 +131,9 @@ def _asked(
     seen_enough = _seen_enough(request.name, target.platform) if proof == "assigned" else _never
     answer = child.wait(timeout_s, seen_enough)
     found = _read(child.dump, request.name)
+    if found is None and not answer.error:
+        error = f"XLA left no dump of the program{child.full_disk()}"
+        answer = dataclasses.replace(answer, error=error)
     return _compiled(answer, found, time.monotonic() - start)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from hbmwatch._profiles.python_path import python_path
 
 _POLL_S = 0.01
 _KEPT_LINES = 3
+_LEAST_FREE = 2**20
 _FATAL = re.compile(r"Check failed: .*")  # how a compiler says why it aborts
 _COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # the latter before jax 0.8
 
@@ -85,11 +87,19 @@ class Child:
             raise interrupted
 
     def ask(self, request: CompileRequest, job: Mapping[str, Any]) -> None:
-        """Send the program to compile."""
+        """Send the program to compile.
+
+        Raises:
+            OSError: It cannot be written into the folder.
+        """
         assert self._process is not None and self._process.stdin is not None
-        (self.folder / MODULE).write_bytes(request.module)
-        (self.folder / OPTIONS).write_bytes(request.options)
-        (self.folder / JOB).write_text(json.dumps(job))
+        try:
+            (self.folder / MODULE).write_bytes(request.module)
+            (self.folder / OPTIONS).write_bytes(request.options)
+            (self.folder / JOB).write_text(json.dumps(job))
+        except OSError as error:
+            why = f"cannot write the program for the compiler: {error.strerror}"
+            raise OSError(error.errno, why, str(self.folder)) from error
         with contextlib.suppress(BrokenPipeError):  # it has died: wait() reports that
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
@@ -115,14 +125,18 @@ class Child:
                 return Answer("timeout", error, cpu_seconds=self._kill())
             time.sleep(_POLL_S)
 
+    def full_disk(self) -> str:
+        """A sentence that goes with a missing answer or dump; "" if the disk has room for them."""
+        free = shutil.disk_usage(self.folder).free
+        return f"; the disk of {self.folder.parent} is full" if free < _LEAST_FREE else ""
+
     def _answer(self, status: int, cpu_seconds: float) -> Answer:
         """The answer of a child that has ended by itself."""
         try:
             found = json.loads((self.folder / ANSWER).read_text())
         except (OSError, ValueError):
-            return Answer(
-                "died", f"the compiler died: {_ended(status)}{self._said()}", None, cpu_seconds
-            )
+            error = f"the compiler died: {_ended(status)}{self._said()}{self.full_disk()}"
+            return Answer("died", error, None, cpu_seconds)
         if "error" in found:
             ended = "refused" if found["kind"] in _COMPILER_ERRORS else "died"
             return Answer(ended, found["error"], None, cpu_seconds)
@@ -178,6 +192,8 @@ def _start(folder: Path, platform: str) -> subprocess.Popen[bytes]:
             "none (it is frozen, or sys.executable is not set)"
         )
     environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": python_path()}
+    # What a compiler leaves there, as where it is killed while ptxas runs, goes with the folder.
+    environment["TMPDIR"] = str(folder)
     if platform != "tpu":
         environment["JAX_PLATFORMS"] = "cpu"
     parent = str(os.getpid())

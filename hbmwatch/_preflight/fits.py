@@ -213,7 +213,7 @@ def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None)
         versions=attempt("versions", {}, versions),
     )
     if program is None or summary is None:
-        missing.append(compiled.error or "XLA left no dump of the program")
+        missing.append(compiled.error)
         findings = attempt("findings", (), vmem.find, message)
         return _ended(report, findings, missing)
     missing += attempt("element types", (), caveats, summary)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -100,6 +102,42 @@ def test_an_interpreter_that_is_not_there_leaves_nothing(
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError):
         fits(jnp.sin, X)
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """In the body no file can become larger, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_program_that_cannot_be_written_is_a_sentence(folder: Path) -> None:
+    """It says what could not be written."""
+    with (
+        pytest.raises(OSError, match="cannot write the program for the compiler: File too large"),
+        files_up_to(16),
+    ):
+        fits(jnp.sin, X)
+
+
+def test_a_dump_that_cannot_be_written_is_a_sentence(folder: Path) -> None:
+    """No limit is called unknown that was given."""
+
+    def chain(x: jax.Array) -> jax.Array:
+        for _ in range(32):
+            x = jnp.sin(x @ x)
+        return x
+
+    with files_up_to(16 * 1024):
+        fit = fits(chain, X, limit_bytes=2**20)
+
+    assert (fit.fits, fit.error) == (None, "XLA left no dump of the program")
+    assert fit.report.missing == ("XLA left no dump of the program",)
+    assert str(fit.report).startswith("hbmwatch: memory peak of chain: unavailable")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
