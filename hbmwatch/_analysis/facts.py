@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hbmwatch._analysis.live_buffers import LiveBuffer, PeakBuffers, is_backward
 from hbmwatch._jax.lowered import CallInfo, Leaf
@@ -17,8 +18,9 @@ from hbmwatch._xla.protos import HloInstructionProto, OpSharding, ShapeProto
 from hbmwatch._xla.shapes import unpadded_bytes
 from hbmwatch._xla.shardings import part_of, spread_over, tiles
 
-# A remedy that frees less than a tenth of the bytes over the limit leaves the program failing.
-SHARE_OF_OVER_LIMIT = 0.1
+T = TypeVar("T")
+# A remedy that frees less than a twentieth of the bytes over the limit leaves the program failing.
+SHARE_OF_OVER_LIMIT = 0.05
 # The compiler's scheduler alone moves a peak by up to 2%, so a smaller saving may not show.
 SHARE_OF_PEAK = 0.02
 # Several buffers may reach the minimum together, but nobody looks for a dozen tiny ones.
@@ -164,9 +166,11 @@ class ProgramFacts:
 
     @property
     def minimum_saving_bytes(self) -> int:
-        """The least that a remedy must free to be worth reporting."""
-        of_peak = SHARE_OF_PEAK * self.peak_bytes
-        return int(max(of_peak, SHARE_OF_OVER_LIMIT * (self.over_limit_bytes or 0)))
+        """The least that a remedy must free to be worth reporting, or to be enough by itself."""
+        of_peak, over = SHARE_OF_PEAK * self.peak_bytes, self.over_limit_bytes
+        if not over:
+            return int(of_peak)
+        return int(max(SHARE_OF_OVER_LIMIT * over, min(over, of_peak)))
 
     @property
     def least_part_bytes(self) -> float:
@@ -258,6 +262,18 @@ class ProgramFacts:
             for index, result in enumerate(results)
         )
 
+    def once(self, find: Callable[[ProgramFacts], T]) -> T:
+        """What a function finds in these facts; it is called once."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        found: T = self._found[find]
+        return found
+
+    @functools.cached_property
+    def _found(self) -> dict[Any, Any]:
+        """What `once` has found, by function."""
+        return {}
+
     @functools.cached_property
     def state(self) -> frozenset[int]:
         """The numbers of the arguments that the program returns updated."""
@@ -314,6 +330,16 @@ class ProgramFacts:
             if live.op.kind != "constant":
                 sizes[live.dims] = sizes.get(live.dims, 0) + live.size_bytes
         return sizes
+
+    @functools.cached_property
+    def scaling(self) -> tuple[LiveBuffer, ...]:
+        """The buffers at the peak that scale with the batch."""
+        if not self.batch.arguments:
+            return ()
+        dims = self.batch.arguments[0].dims
+        lengths = {math.prod(dims[:n]) for n in (1, 2)}
+        candidates = (live for live in self.live if live.op.kind != "constant")
+        return tuple(live for live in candidates if not lengths.isdisjoint(live.dims))
 
     def _scaling_bytes(self, argument: Argument) -> int:
         """The bytes at the peak that scale with the first dimension of an argument."""

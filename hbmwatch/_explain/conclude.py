@@ -8,6 +8,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import rollup, with_roles
 from hbmwatch._explain.problems import Problems
 from hbmwatch._findings.rank import find_findings
+from hbmwatch._findings.verdict import verdict
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._report.report import OomReport
@@ -34,6 +35,7 @@ def add_findings(
     facts = ProgramFacts(program, summary, report.message, call, report.device)
     summary = attempt("buffer roles", summary, with_roles, facts)
     findings = attempt("findings", (), find_findings, facts, failed)
+    told = attempt("verdict", "", verdict, facts, findings)
     for error in failed:
         problems.record("findings", error)
     return dataclasses.replace(
@@ -41,4 +43,5 @@ def add_findings(
         summary=summary,
         rollup=attempt("memory by role", {}, rollup, summary),
         findings=findings,
+        verdict=told,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -43,8 +43,10 @@ class Advice:
         saves_bytes: int | None,
         certainty: Certainty = "derived",
         will_not_help: str | None = None,
+        change: str | None = None,
+        buffers: Iterable[LiveBuffer | str] = (),
     ) -> Finding:
-        """A finding with this advice; `will_not_help`, if given, replaces the advice's own."""
+        """A finding with this advice; `will_not_help` and `change` replace the advice's own."""
         return Finding(
             slug=self.slug,
             title=title,
@@ -54,7 +56,8 @@ class Advice:
             certainty=certainty,
             link=self.link,
             will_not_help=self.will_not_help if will_not_help is None else will_not_help,
-            change=self.change,
+            change=self.change if change is None else change,
+            buffers=tuple(b if isinstance(b, str) else b.op.instruction for b in buffers),
         )
 
 
@@ -74,6 +77,8 @@ class BufferAdvice(Advice):
         names_argument: Whether the evidence names the argument that the buffer is a copy of.
         even_if_padded: Whether it also applies to a buffer that is mostly padding.
         reads_origin: Whether its rule reads the origin of the buffer.
+        detail: What the evidence says of the largest buffer in addition, as a clause; None for
+            nothing.
     """
 
     title: str
@@ -82,3 +87,4 @@ class BufferAdvice(Advice):
     names_argument: bool = False
     even_if_padded: bool = False
     reads_origin: bool = True
+    detail: Callable[[LiveBuffer, ProgramFacts], str] | None = None

@@ -1,64 +1,111 @@
-"""No single cause: what is largest, and how the peak scales with the batch."""
+"""What is largest where other findings do not suffice, and how the peak scales with the batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hbmwatch._analysis.facts import Batch, ProgramFacts
-from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import ERROR_1000, list_some
+from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._findings.advice import Advice, all_bytes
+from hbmwatch._findings.fitting_batch import fitting_length
+from hbmwatch._findings.phrases import ERROR_1000, at_line, list_some, plural
+from hbmwatch._findings.verdict import freed_together, left_bytes, unnamed
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 
-ADVICE = Advice(slug="aggregate", prior_weight=0.1, link=ERROR_1000, change="half-batch")
+ADVICE = Advice(slug="aggregate", prior_weight=0.3, link=ERROR_1000, change="half-batch")
 # A batch that scales less than a tenth of the bytes over the limit cannot make the program fit.
 LEAST_SHARE_OF_OVER_LIMIT = 0.1
-# 2% is left for layouts and fragmentation, which do not scale with the batch.
-USABLE_SHARE_OF_LIMIT = 0.98
-# A buffer that is more than half of the peak is named.
-LEAST_SHARE_OF_PEAK = 0.5
+# Equal buffers that are more than half of what the other findings leave are named.
+LEAST_SHARE_OF_REST = 0.5
+# Beside other findings, a group below a tenth of the peak is not what is missing.
+LEAST_SHARE_OF_PEAK = 0.1
 
 
-def find(facts: ProgramFacts) -> Finding | None:
-    """How the bytes scale with the batch; None if nothing failed."""
+def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
+    """How the bytes scale with the batch; None if nothing failed, or the other findings suffice.
+
+    Args:
+        facts: The failing program.
+        others: The findings that are worth reporting.
+    """
     if not facts.message.text and facts.limit_bytes is None:
         return None
-    batch, over = facts.batch, facts.over_limit_bytes
+    over = facts.over_limit_bytes
+    if others and (over is None or freed_together(facts, others) >= over):
+        return None
+    batch = facts.batch
     scales = bool(batch.arguments)
     if batch.scaling_bytes < LEAST_SHARE_OF_OVER_LIMIT * (over or 0):
         scales = False
-    title, evidence = _describe_peak(facts)
+    largest = _largest_group(facts, others)
+    if others and not scales and all_bytes(largest) < facts.minimum_saving_bytes:
+        return None
+    title, evidence = _describe_peak(facts, others, largest, scales)
     if scales:
-        evidence = _describe_batch(facts, batch)
+        evidence = f"{evidence} {_describe_batch(facts, batch)}".strip()
     halved = int(facts.scaled_bytes(0.5))
     return ADVICE.finding(
         title=title,
         evidence=evidence,
-        remedy="Use a smaller batch (accumulate gradients over micro-batches), shard over more "
-        "devices, or use a narrower dtype.",
+        remedy=_remedy(facts, scales),
         saves_bytes=batch.scaling_bytes - halved if scales else None,
         certainty="derived" if scales else "hint",
+        change=None if scales else "",
+        buffers=facts.scaling if scales else (),
     )
 
 
-def _describe_peak(facts: ProgramFacts) -> tuple[str, str]:
-    """Title and evidence: the buffer that is most of the peak, or that there is none."""
+def _remedy(facts: ProgramFacts, scales: bool) -> str:
+    """What to change: the batch only where there is one, gradients only where they exist."""
+    pieces = "Compute the largest buffers in pieces (jax.lax.map over blocks)"
+    if scales:
+        trains = facts.buffers.differentiated
+        pieces = "Use a smaller batch"
+        pieces += " (accumulate gradients over micro-batches)" if trains else ""
+    return f"{pieces}, shard over more devices, or use a narrower dtype."
+
+
+def _describe_peak(
+    facts: ProgramFacts, others: Sequence[Finding], largest: Sequence[LiveBuffer], scales: bool
+) -> tuple[str, str]:
+    """Title and evidence: the equal buffers that are most of the peak, or that there are none."""
     over = facts.over_limit_bytes
     peak = format_size(facts.peak_bytes)
-    largest = max(facts.live, key=lambda live: live.size_bytes, default=None)
-    if largest is None or largest.size_bytes <= LEAST_SHARE_OF_PEAK * facts.peak_bytes:
+    total = all_bytes(largest)
+    most = total > LEAST_SHARE_OF_REST * left_bytes(facts, others)
+    if not most or total < LEAST_SHARE_OF_PEAK * facts.peak_bytes:
         limit = f" ({format_size(over)} over the limit)" if over else ""
-        return (
-            f"No single cause{limit}: use a smaller batch or more devices",
-            f"The peak is {peak}, and its buffers match no known pattern.",
-        )
-    share = round(100 * largest.size_bytes / facts.peak_bytes)
-    kind = "argument" if largest.op.kind == "parameter" else largest.op.kind
-    where = f" at {largest.source}" if largest.source else ""
-    title = (
-        f"A single {kind} accounts for {share}% of the peak: "
-        f"{largest.op.shape.partition('{')[0]}{where}"
+        which = "The other buffers have no single cause" if others else f"No single cause{limit}"
+        batch = "use a smaller batch or more devices" if scales else "use more devices"
+        what = "the other buffers" if others else "its buffers"
+        evidence = "" if scales else f"The peak is {peak}, and {what} match no known pattern."
+        return f"{which}: {batch}", evidence
+    first, count = largest[0], len(largest)
+    share = round(100 * all_bytes(largest) / facts.peak_bytes)
+    kind = "argument" if first.op.kind == "parameter" else first.op.kind
+    equal = plural(count, f"equal {kind}")
+    subject = f"A single {kind} accounts" if count == 1 else f"{equal} account"
+    shape = first.op.shape.partition("{")[0]
+    shape = f"{shape} {first.name}" if first.op.kind == "parameter" else shape
+    title = f"{subject} for {share}% of the peak: {shape}{at_line(largest)}"
+    take, match, they = (
+        ("It takes", "matches", "It is") if count == 1 else ("They take", "match", "The first is")
     )
-    evidence = f"It takes {format_size(largest.size_bytes)} of {peak} and matches no known pattern."
-    return title, evidence + (f" It is created by {largest.name}." if largest.name else "")
+    evidence = f"{take} {format_size(all_bytes(largest))} of {peak} and {match} no known pattern."
+    made = f" {they} created by {first.name}." if first.name else ""
+    return title, evidence + ("" if first.op.kind == "parameter" else made)
+
+
+def _largest_group(facts: ProgramFacts, others: Sequence[Finding]) -> list[LiveBuffer]:
+    """The equal buffers with the most bytes that no other finding is about."""
+    names = unnamed(facts, others)
+    groups: dict[object, list[LiveBuffer]] = {}
+    for live in facts.live:
+        if live.op.instruction in names:
+            key = (live.op.kind, live.element_type, live.dims)
+            groups.setdefault(key, []).append(live)
+    return max(groups.values(), key=all_bytes, default=[])
 
 
 def _describe_batch(facts: ProgramFacts, batch: Batch) -> str:
@@ -70,20 +117,3 @@ def _describe_batch(facts: ProgramFacts, batch: Batch) -> str:
         f"{format_size(batch.scaling_bytes)} of the {format_size(facts.peak_bytes)} peak scales "
         f"with the batch size ({paths}, {batch.length} per device){fits}."
     )
-
-
-def fitting_length(facts: ProgramFacts) -> int:
-    """The largest batch that should fit; 0 if there is none, or if no limit is known."""
-    limit, over, length = facts.limit_bytes, facts.over_limit_bytes, facts.batch.length
-    if limit is None or not over:
-        return 0
-    fixed = limit + over - facts.scaled_bytes(1.0)
-    room = USABLE_SHARE_OF_LIMIT * limit - fixed
-    low, high = 0, length
-    while high - low > 1:
-        middle = (low + high) // 2
-        if facts.scaled_bytes(middle / length) <= room:
-            low = middle
-        else:
-            high = middle
-    return low

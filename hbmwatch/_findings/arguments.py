@@ -5,8 +5,10 @@ from __future__ import annotations
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import ERROR_1000, list_some, plural, short_paths
+from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.types import float_bits
 
 ADVICE = Advice(
     slug="arguments",
@@ -21,13 +23,18 @@ def find(facts: ProgramFacts) -> Finding | None:
     limit, total = facts.limit_bytes, facts.summary.parameter_bytes
     if limit is None or total <= limit:
         return None
-    largest = sorted(facts.arguments, key=lambda a: -a.size_bytes)
+    largest = sorted((a for a in facts.arguments if a.in_hbm), key=lambda a: -a.size_bytes)
+    devices = -(-total // max(limit, 1))
+    wide = sum(a.size_bytes for a in largest if float_bits(a.element_type) == 32)
+    narrower = f"; in bfloat16, {format_size(total - wide // 2)}" if wide else ""
     paths = list_some(short_paths(a.path for a in largest))
     return ADVICE.finding(
         title=f"The arguments alone take {format_size(total)}; the device has {format_size(limit)}",
         evidence=f"{plural(len(largest), 'argument leaf')} ({paths}) take {format_size(total)} "
-        "per device before the program computes anything.",
+        f"per device before the program computes anything. Sharded over {devices} times as many "
+        f"devices, {format_size(-(-total // devices))}{narrower}.",
         remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
         "narrower dtype, or offload optimizer state to host memory.",
-        saves_bytes=total - limit,
+        saves_bytes=total - total // devices,
+        buffers=rows_of(facts, largest),
     )

@@ -59,6 +59,7 @@ def _coarse(recomputed: Sequence[LiveBuffer]) -> Finding:
         remedy="Put jax.checkpoint around each layer (the body of the scan) instead of around all "
         "layers, so that one layer is recomputed at a time.",
         saves_bytes=freed_bytes(recomputed),
+        buffers=recomputed,
         will_not_help=f"{AROUND_STEP}; policy=nothing_saveable, which is the same as no policy",
     )
 
@@ -77,6 +78,7 @@ def _every_input(facts: ProgramFacts, inputs: Sequence[LiveBuffer]) -> Finding:
         "and around each layer in it. This keeps the inputs of the groups and of the layers of one "
         "group. Or shard the activations (sequence parallelism), or offload them to the host.",
         saves_bytes=total - 2 * total // groups,
+        buffers=inputs,
         will_not_help="another policy: the inputs of a recomputed layer are always kept",
     )
 
@@ -91,6 +93,7 @@ def _policy(saved: Sequence[LiveBuffer]) -> Finding:
         remedy="Use a policy that saves less: none at all (nothing_saveable), or "
         "save_only_these_names for the few values that are expensive to recompute.",
         saves_bytes=freed_bytes(saved),
+        buffers=saved,
         will_not_help="everything_saveable or dots_saveable (checkpoint_dots): both save nearly "
         "all",
     )

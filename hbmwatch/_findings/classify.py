@@ -57,7 +57,9 @@ RULES = (
     Rule(constant.ADVICE, constant.is_constant),
     Rule(callback.ADVICE, callback.is_sent_to_host),
     Rule(host_fetch.ADVICE, host_fetch.is_fetched),
+    Rule(layout_copy.ADVICE, layout_copy.is_copied_state),
     Rule(None, stacked_outputs.is_loop_state),
+    Rule(stacked_outputs.CARRY_ADVICE, stacked_outputs.is_updated_input),
     Rule(stacked_outputs.ADVICE, stacked_outputs.is_stacked),
     Rule(jacobian.ADVICE, jacobian.is_jacobian),
     Rule(one_hot.ADVICE, one_hot.is_one_hot),
@@ -125,6 +127,7 @@ def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
         evidence=_evidence(advice, found, buffers),
         remedy=advice.remedy,
         saves_bytes=advice.freed_bytes(buffers),
+        buffers=buffers,
     )
 
 
@@ -139,11 +142,12 @@ def _evidence(
     what = live.op.shape.partition("{")[0]
     what += f" from {live.name}" if live.name else ""
     what += " (inferred)" if live.inferred else ""
-    if live.loop_buffer is not None:
+    if live.loop_buffer is not None and not advice.names_argument:
         length = live.loop_buffer.length
         what += f", {length} steps of {format_size(live.size_bytes // length)}"
     path = facts.buffers.argument_of(live.instruction) if advice.names_argument else ""
     what += f", a copy of the argument {path}" if path else ""
+    what += advice.detail(live, facts) if advice.detail is not None else ""
     if len(buffers) == 1:
         text = f"1 buffer takes {takes}: {what}."
     else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import Argument, Output, ProgramFacts
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import DONATION, list_some, plural, short_paths
+from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.paths import path_prefix
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
@@ -37,6 +38,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         remedy=f"Donate the state with jax.jit(..., {donate_keyword(paths)}), and use only the "
         "returned value afterwards.",
         saves_bytes=saves,
+        buffers=rows_of(facts, (argument for argument, _ in pairs)),
     )
 
 

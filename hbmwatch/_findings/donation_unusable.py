@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.facts import Argument, Output, ProgramFacts
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import DONATION, list_some, plural
+from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.shardings import tiles
@@ -50,6 +51,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         remedy="Return the donated leaves with the dtype, shape and sharding that they had as "
         "arguments (cast the update back, set out_shardings), so that donate_argnums takes effect.",
         saves_bytes=saves or total,
+        buffers=rows_of(facts, (m.argument for m in mismatches)),
     )
 
 

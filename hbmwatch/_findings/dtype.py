@@ -56,6 +56,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         f"{format_size(all_bytes(wide))} at the peak, but most argument bytes are {stored}.",
         remedy=f"Compute in {target}: look for a {wider} constant, a dtype argument or an astype "
         "that promotes, and cast back right after the operations that need the precision.",
+        buffers=wide,
         saves_bytes=sum(b.size_bytes - b.size_bytes * bits // _bits(b) for b in wide),
     )
 

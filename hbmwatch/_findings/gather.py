@@ -161,6 +161,7 @@ def _whole(facts: ProgramFacts, gathered: Sequence[Copy]) -> Finding:
         "along the sharded axis (shard another dimension, use shard_map, or apply "
         "jax.lax.with_sharding_constraint to the result).",
         saves_bytes=_freed(facts, gathered),
+        buffers=buffers,
     )
 
 
@@ -180,6 +181,7 @@ def _selected(facts: ProgramFacts, gathered: Sequence[Copy]) -> Finding:
         "mixture-of-experts, exchange tokens with all_to_all), or shard the index and the result "
         "with jax.lax.with_sharding_constraint.",
         saves_bytes=_freed(facts, gathered),
+        buffers=buffers,
         will_not_help="jax.checkpoint: it selects the rows for all devices again",
     )
 
@@ -202,6 +204,7 @@ def _parts(facts: ProgramFacts, gathered: Sequence[Copy]) -> Finding:
         f"{largest.live.name or 'an operation'}.",
         remedy=remedy,
         saves_bytes=_freed(facts, gathered),
+        buffers=buffers,
     )
 
 

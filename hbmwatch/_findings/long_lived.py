@@ -34,6 +34,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         remedy="Recompute it where it is used late (or put jax.checkpoint around the part that "
         "makes it), or move the two uses together.",
         saves_bytes=total,
+        buffers=idle,
     )
 
 

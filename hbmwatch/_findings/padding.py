@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings import residuals
@@ -17,16 +19,21 @@ _GENERAL_REMEDY = (
     "Make the two minor dimensions multiples of 8 and 128 (pad them, or merge small dimensions)."
 )
 PRIOR_WEIGHT = 2.0
+# Every program has some padding; it is seldom the cause where no buffer is mostly padding.
+MOSTLY_PADDING = 2.0
+# From here on, another order of the dimensions is worth the work.
+LEAST_TO_MOVE = 2
 # Where more than half of the padding is in residuals, jax.checkpoint frees it with the residuals.
 SHARE_IN_RESIDUALS = 0.5
 
 
 def _weigh(facts: ProgramFacts, finding: Finding) -> float:
-    """The weight: below that of the residuals where most of the padding is in residuals."""
+    """The weight: less where the padding is in residuals, or where no buffer is mostly padding."""
     in_residuals = sum(live.op.padding_bytes for live in facts.buffers.saved)
     if in_residuals > SHARE_IN_RESIDUALS * (finding.saves_bytes or 0):
         return residuals.ADVICE.prior_weight / 2
-    return PRIOR_WEIGHT
+    worst = max((op.expansion for op in facts.summary.ops if op.instruction), default=1.0)
+    return PRIOR_WEIGHT if worst >= MOSTLY_PADDING else PRIOR_WEIGHT / 2
 
 
 ADVICE = Advice(
@@ -48,39 +55,102 @@ def find(facts: ProgramFacts) -> Finding | None:
     worst = max(ops, key=lambda op: op.padding_bytes, default=None)
     if worst is None or total < facts.minimum_saving_bytes:
         return None
-    reason, remedy = explain_padding(worst)
+    padded = tiled(worst.shape)
     shape = worst.shape.partition("{")[0]
     return ADVICE.finding(
         title=f"Padding: tiled layouts add {format_size(total)} ({worst.expansion:.1f}x for {shape}"
         f"{' at ' + worst.source if worst.source else ''})",
         evidence=f"{format_size(total)} of the peak is padding. {worst.shape} takes "
         f"{format_size(worst.size_bytes)} for {format_size(worst.unpadded_bytes)} of "
-        f"elements{reason}.",
-        remedy=remedy,
+        f"elements{describe(padded)}.",
+        remedy=remedy(worst, padded),
         saves_bytes=total,
+        buffers=[op.instruction for op in ops if op.padding_bytes],
     )
 
 
-def explain_padding(op: PeakOp) -> tuple[str, str]:
-    """The dimension of a buffer that is padded, as words, and what to change."""
-    dims = [int(size) for size in re.findall(r"\d+", op.shape.partition("[")[2].partition("]")[0])]
-    layout = re.search(r"\{([\d,]+)", op.shape)
+class Padded(NamedTuple):
+    """The dimension of a shape that its tiles pad most.
+
+    Attributes:
+        dims: The dimensions of the shape.
+        dimension: The index of the dimension.
+        size: Its size.
+        multiple: The size is padded to a multiple of it.
+        position: 0 for the dimension that is minor in the layout, 1 for the next one.
+        is_row_major: Whether the layout is the order of the dimensions; else the compiler chose it.
+    """
+
+    dims: Sequence[int]
+    dimension: int
+    size: int
+    multiple: int
+    position: int
+    is_row_major: bool
+
+    @property
+    def padded_size(self) -> int:
+        """The size with padding."""
+        return _padded(self.size, self.multiple)
+
+
+def _padded(size: int, multiple: int) -> int:
+    """The next multiple of a size."""
+    return -(-size // multiple) * multiple
+
+
+def tiled(shape: str) -> Padded | None:
+    """The dimension of a shape that is padded most; None where the text has no tiles.
+
+    Args:
+        shape: The shape as XLA prints it ("f32[8,3]{1,0:T(8,128)}").
+    """
+    dims = [int(size) for size in re.findall(r"\d+", shape.partition("[")[2].partition("]")[0])]
+    layout, tiles = re.search(r"\{([\d,]+)", shape), _TILE.search(shape)
     order = [int(i) for i in layout[1].split(",")] if layout else []
-    tiled = _TILE.search(op.shape)
-    if not order or tiled is None or max(order) >= len(dims):
-        return "", _GENERAL_REMEDY
-    tile = [int(size) for size in (tiled[2], tiled[1]) if size]
-    index, multiple = max(
-        zip(order, tile),
-        key=lambda pair: -(-dims[pair[0]] // pair[1]) * pair[1] / max(dims[pair[0]], 1),
-        default=(0, 1),
+    if not order or tiles is None or max(order) >= len(dims):
+        return None
+    tile = [int(size) for size in (tiles[2], tiles[1]) if size]
+    growth = [_padded(dims[i], m) / max(dims[i], 1) for i, m in zip(order, tile)]
+    position = max(range(len(growth)), key=growth.__getitem__)
+    index = order[position]
+    row_major = order == sorted(order, reverse=True)
+    return Padded(dims, index, dims[index], tile[position], position, row_major)
+
+
+def describe(padded: Padded | None) -> str:
+    """Which dimension is padded, as words."""
+    if padded is None:
+        return ""
+    return (
+        f": dimension {padded.dimension} ({padded.size}) is padded to a multiple of "
+        f"{padded.multiple} ({padded.padded_size})"
     )
-    reason = f": dimension {index} ({dims[index]}) is padded to a multiple of {multiple}"
-    largest = max(range(len(dims)), key=lambda i: dims[i])
-    if largest == index:
-        return reason, _GENERAL_REMEDY
-    return reason, (
-        f"Put the large dimension last: [{dims[index]}, {dims[largest]}] instead of "
-        f"[{dims[largest]}, {dims[index]}] (transpose or reshape early), or merge the small "
-        "dimension with another one, so that the layout adds no padding."
+
+
+def remedy(op: PeakOp, padded: Padded | None) -> str:
+    """What would change the padding of a buffer."""
+    if padded is None:
+        return _GENERAL_REMEDY
+    largest = max(range(len(padded.dims)), key=padded.dims.__getitem__)
+    index, size, multiple = padded.dimension, padded.size, padded.multiple
+    smaller = size - size % multiple
+    sizes = f"{smaller} or {padded.padded_size}" if smaller else f"{padded.padded_size}"
+    resize = f"a size of {sizes} has no padding"
+    moves = padded.is_row_major and padded.position == 0
+    if not moves or largest == index or padded.padded_size < LEAST_TO_MOVE * size:
+        return (
+            f"Change dimension {index} from {size} to a multiple of {multiple}: {resize}. Or "
+            "merge it with another dimension (reshape)."
+        )
+    made = (
+        "Pass the array with"
+        if op.kind == "parameter"
+        else f"The program makes this buffer{' at ' + op.source if op.source else ''}: compute it "
+        "with"
+    )
+    return (
+        f"{made} the large dimension last ([{size}, {padded.dims[largest]}] instead of "
+        f"[{padded.dims[largest]}, {size}]), as separate arrays without dimension {index}, or with "
+        "that dimension merged into another one."
     )

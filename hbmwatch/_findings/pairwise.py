@@ -24,7 +24,7 @@ ADVICE = BufferAdvice(
 )
 GATHER_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
-    prior_weight=ADVICE.prior_weight,
+    prior_weight=2.1,  # above the padding of what is gathered
     title="Pairs of rows are gathered all at once{at}",
     remedy="Go over blocks of rows with jax.lax.map(..., batch_size=...): compute the index, "
     "gather and reduce for one block at a time. For all pairs, broadcast instead of gathering "

@@ -17,8 +17,9 @@ SHARDING = (
 
 
 def plural(number: int, noun: str) -> str:
-    """ "1 buffer", "3 buffers", "2 leaves"."""
-    many = f"{noun[:-1]}ves" if noun.endswith("f") else f"{noun}s"
+    """ "1 buffer", "3 buffers", "2 leaves", "2 temporaries"."""
+    endings = {"f": "ves", "y": "ies"}
+    many = noun[:-1] + endings[noun[-1]] if noun[-1] in endings else f"{noun}s"
     return f"{number} {noun if number == 1 else many}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -42,8 +43,11 @@ FINDERS: tuple[Finder, ...] = (
     residuals.find,
     dtype.find,
 )
-# These are tried in order, and only if no other finding is worth reporting.
-LAST_FINDERS: tuple[Finder, ...] = (long_lived.find, aggregate.find)
+# It is tried only if no other finding is worth reporting.
+LAST_FINDERS: tuple[Finder, ...] = (long_lived.find,)
+# What costs nothing to do is reported even where it frees little: a thousandth of the peak.
+FREE = "donation"
+LEAST_FREE_SHARE = 0.001
 
 _OF_PROGRAMS = (
     donation,
@@ -89,8 +93,10 @@ def find_findings(
     found = _larger_of_each_slug(found, attempt(classify.find, list[Finding]()))
     for find in LAST_FINDERS:
         if not _worth_reporting(facts, found) and (last := attempt(find, None)) is not None:
-            found = [last]
-    worth = _worth_reporting(facts, found) or found
+            found.append(last)
+    worth = _worth_reporting(facts, found)
+    rest = attempt(functools.partial(aggregate.find, others=worth), None)
+    worth += [rest] if rest is not None else []
     return tuple(sorted(worth, key=lambda finding: -rank(facts, finding)))
 
 
@@ -103,8 +109,10 @@ def _larger_of_each_slug(first: Sequence[Finding], second: Sequence[Finding]) ->
 
 
 def _worth_reporting(facts: ProgramFacts, found: Sequence[Finding]) -> list[Finding]:
-    """The findings that free at least the minimum."""
-    return [f for f in found if (f.saves_bytes or 0) >= facts.minimum_saving_bytes]
+    """The findings that free at least the minimum, and what is free."""
+    minimum = facts.minimum_saving_bytes
+    free = min(minimum, LEAST_FREE_SHARE * facts.peak_bytes)
+    return [f for f in found if (f.saves_bytes or 0) >= (free if f.slug == FREE else minimum)]
 
 
 def rank(facts: ProgramFacts, finding: Finding) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import SHARDING, list_some, plural, short_paths
+from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.shardings import is_replicated
@@ -34,12 +35,14 @@ class ReplicatedLeaf(NamedTuple):
         size_bytes: Its bytes on each device.
         freed_bytes: The bytes that sharding it frees on each device.
         how: How it can be sharded.
+        rows: Its instructions in the summary.
     """
 
     path: str
     size_bytes: int
     freed_bytes: int
     how: str
+    rows: Sequence[str] = ()
 
 
 class ReplicatedBatch(NamedTuple):
@@ -68,10 +71,12 @@ def replicated_leaves(facts: ProgramFacts) -> list[ReplicatedLeaf]:
     leaves = []
     for argument in facts.arguments:
         if argument.in_hbm and is_replicated(argument.sharding, len(argument.dims)):
-            leaves.append(_leaf(facts, argument.path, argument.dims, argument.size_bytes))
+            leaf = _leaf(facts, argument.path, argument.dims, argument.size_bytes)
+            leaves.append(leaf._replace(rows=rows_of(facts, [argument])))
     for output in facts.outputs:
         if not output.aliased and is_replicated(output.sharding, len(output.dims)):
-            leaves.append(_leaf(facts, output.path, output.dims, output.size_bytes))
+            leaf = _leaf(facts, output.path, output.dims, output.size_bytes)
+            leaves.append(leaf._replace(rows=rows_of_outputs(facts, [output])))
     minimum = facts.minimum_saving_bytes
     if sum(leaf.size_bytes for leaf in leaves) < minimum:
         return []
@@ -97,7 +102,9 @@ def _leaf(facts: ProgramFacts, path: str, dims: tuple[int, ...], size: int) -> R
 def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Finding:
     """The finding on replicated leaves."""
     total = sum(leaf.size_bytes for leaf in leaves)
-    freed = sum(leaf.freed_bytes for leaf in leaves) + _freed_temporary_bytes(facts)
+    temporaries = _made_for_outputs(facts)
+    freed = sum(leaf.freed_bytes for leaf in leaves) + sum(temporaries.values())
+    rows = [row for leaf in leaves for row in leaf.rows]
     paths = list_some(short_paths(leaf.path for leaf in leaves))
     largest = max(leaves, key=lambda leaf: leaf.size_bytes)
     return ADVICE.finding(
@@ -108,10 +115,11 @@ def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Fi
         remedy="Give them a NamedSharding over the mesh (in_shardings and out_shardings, or "
         "device_put before the call).",
         saves_bytes=freed,
+        buffers=dict.fromkeys([*rows, *temporaries]),
     )
 
 
-def _freed_temporary_bytes(facts: ProgramFacts) -> int:
+def _made_for_outputs(facts: ProgramFacts) -> dict[str, int]:
     """The bytes that sharding frees in temporaries computed or gathered for the outputs."""
     counts = {
         math.prod(o.dims)
@@ -119,11 +127,12 @@ def _freed_temporary_bytes(facts: ProgramFacts) -> int:
         if is_replicated(o.sharding, len(o.dims)) and o.dims
     }
     parts = max(facts.axes.values(), default=1)
-    freed = 0
+    freed = {}
     for live in facts.live:
         if live.op.kind == "temporary" and math.prod(live.dims) in counts:
             gathered = live.op.opcode.startswith("all-gather")
-            freed += live.size_bytes - (0 if gathered else live.size_bytes // parts)
+            kept = 0 if gathered else live.size_bytes // parts
+            freed[live.op.instruction] = live.size_bytes - kept
     return freed
 
 
@@ -165,5 +174,6 @@ def _batch_finding(facts: ProgramFacts, replicated: ReplicatedBatch) -> Finding:
         "with it.",
         remedy=f"Shard the batch over the mesh{sharding}, by in_shardings or device_put.",
         saves_bytes=replicated.freed_bytes,
+        buffers=facts.scaling,
         will_not_help="jax.checkpoint: every device would still compute the whole batch",
     )

@@ -61,6 +61,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         + ("the body of the scan" if steps else "each layer")
         + ", with its default policy, which saves only the inputs of the layer.",
         saves_bytes=freed,
+        buffers=saved,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hbmwatch._analysis.live_buffers import is_backward
+from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import LAX_SCAN
@@ -17,6 +18,33 @@ ADVICE = BufferAdvice(
     will_not_help="donation or jax.checkpoint: this buffer is the result of the scan",
     reads_origin=False,
 )
+
+CARRY_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=ADVICE.prior_weight,
+    title="A scan reads an argument as xs and returns its next value as ys, so both exist{at}",
+    remedy="Carry the array through the scan and update it in place: the carry is (x, cache), the "
+    "xs have the index of the layer, and the body uses jax.lax.dynamic_update_index_in_dim. Donate "
+    "the argument, so that the carry reuses its memory.",
+    link=LAX_SCAN,
+    will_not_help="donation alone: the scan writes its second output to a buffer of its own",
+    reads_origin=False,
+)
+
+
+def is_updated_input(candidate: Candidate) -> bool:
+    """Whether a loop writes the next value of an argument that it reads slice by slice."""
+    first, facts = candidate.first, candidate.facts
+    if first.loop_buffer is None or first.loop_buffer.from_argument or is_backward(first.context):
+        return False
+    graph = facts.buffers.graph
+    start = graph.first(first.loop_buffer.loop)
+    enters = graph.operands(start) if start is not None else []
+    read = {source_of(graph, value).id for value in enters}
+    return any(
+        p.dims == first.dims and p.element_type == first.element_type and p.instruction.id in read
+        for p in graph.parameters
+    )
 
 
 def is_loop_state(candidate: Candidate) -> bool:

@@ -74,6 +74,8 @@ class Finding:
         will_not_help: What people often try here without effect; "" if there is nothing.
         change: The change with which `verify` can try the remedy; "" if it can only be tried with
             `variant`, a step that you changed.
+        buffers: The HLO instructions of the buffers at the peak that it frees, in part or in full,
+            as PeakOp.instruction; empty if unknown.
     """
 
     __module__ = "hbmwatch"
@@ -87,6 +89,7 @@ class Finding:
     link: str
     will_not_help: str = ""
     change: str = ""
+    buffers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class ReportData:
         rollup: Bytes at the peak, by "role" and by "path" (of the pytree), each a mapping from
             name to bytes, at most a dozen, most bytes first.
         findings: Remedies, ranked.
+        verdict: What all findings free together at most, and whether it is enough; "" if no limit
+            is known or nothing failed.
         notes: Background that frees no memory by itself.
         missing: A sentence for each thing that is unavailable, and why.
         logdir: The folder for `xprof --logdir`; None if no profile was kept.
@@ -118,6 +123,7 @@ class ReportData:
     breakdown: Mapping[str, int] = field(default_factory=dict, hash=False)
     rollup: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     findings: tuple[Finding, ...] = ()
+    verdict: str = ""
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     logdir: str | None = None

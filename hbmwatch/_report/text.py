@@ -125,7 +125,7 @@ def report_text(report: ReportData, top: int = 10) -> str:
         # A log can begin in the middle of the list.
         lines += ["  Buffers that the error message lists"]
         lines += buffer_rows([(1, op) for op in report.message.ops], top)
-    lines += _finding_lines(report.findings)
+    lines += _finding_lines(report.findings, report.verdict)
     lines += _sentences("note", report.notes)
     lines += _sentences("unavailable", report.missing)
     if report.logdir is not None and report.summary is not None:
@@ -165,7 +165,7 @@ def _program_lines(report: ReportData, summary: PeakSummary, top: int) -> list[s
     return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(groups, top)]
 
 
-def _finding_lines(findings: Sequence[Finding]) -> list[str]:
+def _finding_lines(findings: Sequence[Finding], verdict: str) -> list[str]:
     lines = ["  What to try first"] if findings else []
     for number, finding in enumerate(findings[:_SHOWN_FINDINGS], start=1):
         saves = finding.saves_bytes
@@ -175,6 +175,7 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
             continue
         lines += _wrapped(_ended(clean(finding.evidence, 3 * WIDTH)), indent=7, hang=0)
         lines += _wrapped(_ended(clean(finding.remedy, 3 * WIDTH)), indent=7, hang=0)
+    lines += _wrapped(clean(verdict, 3 * WIDTH), indent=4) if findings else []
     trials = _trials(findings[:_SHOWN_FINDINGS])
     return lines + (_wrapped(f"hbmwatch.verify can measure {trials}", indent=4) if trials else [])
 

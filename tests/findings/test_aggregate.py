@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings import aggregate
-from hbmwatch._findings.aggregate import fitting_length
+from hbmwatch._findings import aggregate, classify, fitting_batch
+from hbmwatch._findings.fitting_batch import fitting_length
+from hbmwatch._findings.rank import find_findings
 from tests.findings.cases import explained
 from tests.findings.small import limited
 from tests.hlo import MIB, Hlo
@@ -29,13 +30,10 @@ def test_the_batch_that_fits_leaves_a_fiftieth_of_the_limit() -> None:
     facts = inference()
     finding = aggregate.find(facts)
 
-    assert aggregate.USABLE_SHARE_OF_LIMIT == 0.98
+    assert fitting_batch.USABLE_SHARE_OF_LIMIT == 0.98
     assert fitting_length(facts) == int((0.98 * 15 - 8) / 17 * 1024)
     assert finding is not None
-    assert (
-        finding.title == "No single cause (10 MiB over the limit): use a smaller batch or more "
-        "devices"
-    )
+    assert finding.title == "2 equal temporaries account for 64% of the peak: f32[1024,2048]"
     assert "17 MiB of the 25 MiB peak scales with the batch size (x, 1024 per device)" in (
         finding.evidence
     )
@@ -65,12 +63,72 @@ def test_a_batch_below_a_tenth_of_what_is_over_is_not_named(
 def test_a_buffer_that_is_more_than_half_of_the_peak_is_named(others_mib: int, title: str) -> None:
     """Half of it is not enough."""
     hlo = Hlo()
-    made = [hlo.add("sort", dims=(mib, 262144), name="jit(f)/sort") for mib in (4, others_mib)]
+    made = [
+        hlo.add("sort", dims=dims, name="jit(f)/sort")
+        for dims in ((4, 262144), (262144 * others_mib,))
+    ]
     finding = aggregate.find(hlo.facts(made))
 
-    assert aggregate.LEAST_SHARE_OF_PEAK == 0.5
+    assert aggregate.LEAST_SHARE_OF_REST == 0.5
     assert finding is not None
     assert finding.title.startswith(title)
+
+
+def test_equal_buffers_count_as_a_group() -> None:
+    """Two halves of a peak are what fills it."""
+    hlo = Hlo()
+    made = [hlo.add("sort", dims=(4, 262144), name="jit(f)/sort") for _ in range(2)]
+    finding = aggregate.find(hlo.facts(made))
+
+    assert finding is not None
+    assert finding.title == "2 equal temporaries account for 100% of the peak: f32[4,262144]"
+
+
+def constant_and(others_mib: int, used_mib: float) -> ProgramFacts:
+    """A captured constant of 4 MiB, and another buffer, with a limit of 1 MiB."""
+    hlo = Hlo()
+    table = hlo.add("constant", dims=(4, 262144))
+    made = hlo.add("sort", dims=(others_mib, 262144), name="jit(f)/sort")
+    return hlo.facts((made,), constants=(table,), message=limited(1, used_mib))
+
+
+@pytest.mark.parametrize(("used_mib", "count"), [(5, 1), (5.1, 2)])
+def test_what_other_findings_leave_is_named_where_they_do_not_suffice(
+    used_mib: float, count: int
+) -> None:
+    """A finding does not stand alone where it frees less than what is missing."""
+    findings = find_findings(constant_and(4, used_mib))
+
+    assert [f.slug for f in findings] == ["constant", "aggregate"][:count]
+    if count == 2:
+        assert findings[1].title == "A single temporary accounts for 50% of the peak: f32[4,262144]"
+
+
+@pytest.mark.parametrize(("constant_mib", "is_named"), [(9, True), (10, False)])
+def test_what_is_left_is_named_from_a_tenth_of_the_peak_on(
+    constant_mib: int, is_named: bool
+) -> None:
+    """Where findings cover the rest, a small buffer is not what is missing."""
+    hlo = Hlo()
+    table = hlo.add("constant", dims=(constant_mib, 262144))
+    small = hlo.add("sort", dims=(262144,), name="jit(f)/sort")
+    facts = hlo.facts((small,), constants=(table,), message=limited(0.1, 12))
+    finding = aggregate.find(facts, classify.find(facts))
+
+    assert aggregate.LEAST_SHARE_OF_PEAK == 0.1
+    assert finding is not None
+    assert finding.title.startswith("A single temporary") == is_named
+
+
+def test_gradients_and_a_batch_are_named_only_where_they_exist() -> None:
+    """The remedy follows the program."""
+    batch, plain = aggregate.find(inference()), aggregate.find(constant_and(4, 9))
+
+    assert batch is not None
+    assert plain is not None
+    assert batch.remedy.startswith("Use a smaller batch, shard")
+    assert plain.remedy.startswith("Compute the largest buffers in pieces")
+    assert (batch.change, plain.change) == ("half-batch", "")
 
 
 @pytest.mark.tpu
@@ -91,5 +149,7 @@ def test_ordinary_buffers_get_the_aggregate_alone() -> None:
 @pytest.mark.tpu
 def test_no_batch_is_named_where_none_would_fit() -> None:
     """Where the bytes that do not scale exceed the limit, the aggregate names no batch."""
-    (finding,) = explained("named_blocks", fault=False).findings
-    assert (finding.slug, "should fit" in finding.evidence) == ("aggregate", False)
+    findings = {finding.slug: finding for finding in explained("named_blocks", False).findings}
+
+    assert set(findings) == {"aggregate", "arguments"}
+    assert "should fit" not in findings["aggregate"].evidence

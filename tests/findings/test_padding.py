@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch._findings import padding, residuals
-from hbmwatch._findings.padding import explain_padding
-from hbmwatch._records.peak_op import PeakOp
+from hbmwatch._findings.padding import describe, tiled
+from hbmwatch._records.peak_op import Kind, PeakOp
 from tests.findings.cases import explain, slugs
 from tests.hlo import MIB, Hlo
 
@@ -25,32 +25,71 @@ def test_padding_is_size_less_elements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "reason", "remedy"),
+    ("shape", "kind", "reason", "remedy"),
     [
         (
             "f32[33554432,3]{1,0:T(8,128)}",
-            ": dimension 1 (3) is padded to a multiple of 128",
-            "Put the large dimension last: [3, 33554432] instead of [33554432, 3]",
+            "parameter",
+            ": dimension 1 (3) is padded to a multiple of 128 (128)",
+            "Pass the array with the large dimension last ([3, 33554432] instead of [33554432, 3])",
+        ),
+        (
+            "f32[33554432,3]{1,0:T(8,128)}",
+            "temporary",
+            ": dimension 1 (3) is padded to a multiple of 128 (128)",
+            "The program makes this buffer at train.py:7: compute it with the large dimension last",
+        ),
+        (
+            "f32[1000,90,50000]{2,1,0:T(8,128)}",
+            "temporary",
+            ": dimension 1 (90) is padded to a multiple of 8 (96)",
+            "Change dimension 1 from 90 to a multiple of 8: a size of 88 or 96 has no padding.",
         ),
         (
             "f32[3,100]{1,0:T(8,128)}",
-            ": dimension 0 (3) is padded to a multiple of 8",
-            "Put the large dimension last: [3, 100]",
+            "parameter",
+            ": dimension 0 (3) is padded to a multiple of 8 (8)",
+            "Change dimension 0 from 3 to a multiple of 8: a size of 8 has no padding.",
+        ),
+        (
+            "f32[32,2176,16,133,2]{2,4,3,1,0:T(2,128)}",
+            "temporary",
+            ": dimension 2 (16) is padded to a multiple of 128 (128)",
+            "Change dimension 2 from 16 to a multiple of 128: a size of 128 has no padding.",
         ),
         (
             "f32[130]{0:T(128)}",
-            ": dimension 0 (130) is padded to a multiple of 128",
-            "Make the two",
+            "temporary",
+            ": dimension 0 (130) is padded to a multiple of 128 (256)",
+            "Change dimension 0 from 130 to a multiple of 128: a size of 128 or 256 has no padding",
         ),
-        ("f32[130]", "", "Make the two minor dimensions multiples of 8 and 128"),
+        ("f32[130]", "temporary", "", "Make the two minor dimensions multiples of 8 and 128"),
     ],
 )
-def test_the_padded_dimension_is_named(shape: str, reason: str, remedy: str) -> None:
-    """By the tile of the layout; without one, the general advice."""
-    told, advice = explain_padding(PeakOp("sort.1", shape=shape))
+def test_the_padded_dimension_is_named_and_what_would_change_it(
+    shape: str, kind: Kind, reason: str, remedy: str
+) -> None:
+    """The order of the dimensions is advised only where it decides, and is not the compiler's."""
+    padded = tiled(shape)
+    advice = padding.remedy(PeakOp("sort.1", shape=shape, kind=kind, source="train.py:7"), padded)
 
-    assert told == reason
-    assert advice.startswith(remedy)
+    assert describe(padded) == reason
+    assert advice[: len(remedy)] == remedy
+
+
+def test_padding_of_buffers_that_are_hardly_padded_counts_less() -> None:
+    """Every program has some padding; the weight is full where a buffer is mostly padding."""
+    weights = {}
+    for expansion in (1.9, 2.0):
+        hlo = Hlo()
+        made = hlo.add("sort", dims=(1024, 256), name="jit(f)/sort")
+        facts = hlo.facts((made,), sizes={made: int(expansion * MIB)})
+        finding = padding.find(facts)
+        assert finding is not None
+        assert padding.ADVICE.weigh is not None
+        weights[expansion] = padding.ADVICE.weigh(facts, finding)
+
+    assert weights == {1.9: padding.PRIOR_WEIGHT / 2, padding.MOSTLY_PADDING: padding.PRIOR_WEIGHT}
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ def replicated_batch(fault: bool) -> Any:
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
     params = [{"up": sharded(whole, 1024, 4096), "down": sharded(whole, 4096, 1024)}] * 12
-    x = sharded(NamedSharding(over, P() if fault else P("data")), 262144, 1024)
+    x = sharded(
+        NamedSharding(over, P() if fault else P("data")), 262144 * (1 if fault else 4), 1024
+    )
     out = (jax.tree.map(lambda _: whole, params), whole)
     return jax.jit(train_step, donate_argnums=0, out_shardings=out).lower(params, x)
 

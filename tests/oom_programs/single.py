@@ -77,7 +77,7 @@ def particle_positions(fault: bool) -> Any:
     def paint(flat: Any) -> Any:
         if fault:
             return jnp.sort(flat.reshape(-1, 3), axis=-1)
-        x, y, z = flat.reshape(3, -1)
+        x, y, z = jnp.split(flat, 3)
         low, high = jnp.minimum(x, y), jnp.maximum(x, y)
         return jnp.minimum(low, z), jnp.clip(z, low, high), jnp.maximum(high, z)
 

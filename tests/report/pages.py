@@ -73,6 +73,7 @@ REPORT = OomReport(
             "a smaller batch",
         ),
     ),
+    verdict="This frees up to 512 MiB; 133 MiB is needed: enough.",
     notes=("a note",),
     missing=("the device's memory: not asked",),
     logdir="/tmp/xprof",

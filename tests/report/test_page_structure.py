@@ -76,6 +76,8 @@ def test_the_page_has_the_words_of_the_text(show: Show) -> None:
     assert text.startswith(f"hbmwatch: {title}\n  needs 2.13 GiB per device; 2.00 GiB available; ")
     assert "\n  What to try first\n    1. donate params (frees up to 512 MiB)\n" in text
     assert texts(browser, ".findings .saves") == ["frees up to 512 MiB"]
+    assert texts(browser, ".verdict") == [REPORT.verdict]
+    assert f"\n    {REPORT.verdict}\n" in text
     assert "\n  Largest buffers at the peak\n" in text
     assert "\n  unavailable: the device's memory: not asked\n" in text
     assert "buffers smaller than 16 KiB, combined" in text

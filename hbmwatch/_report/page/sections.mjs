@@ -59,10 +59,11 @@ function findingCard(finding) {
   return card;
 }
 
-export function findings({ findings: found }) {
+export function findings({ findings: found, verdict }) {
   if (!found.length) return [];
   const cards = make("ol", { class: "findings" }, ...found.map(findingCard));
-  return [section("findings", "What to try first", cards)];
+  const together = verdict ? [make("p", { class: "verdict" }, verdict)] : [];
+  return [section("findings", "What to try first", cards, ...together)];
 }
 
 /** A table of sizes with a bar each. */

@@ -1,0 +1,135 @@
+"""What all findings free together, and whether that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.fitting_batch import fitting_length
+from hbmwatch._records.report import Finding
+from hbmwatch._records.sizes import format_size
+
+# It halves the batch, which halves what other findings free: it is an alternative to them.
+_ALTERNATIVE = "aggregate"
+# It needs more devices, or another dtype.
+_MORE_DEVICES = "arguments"
+_KEPT = ("parameter", "output")
+
+
+def verdict(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
+    """A sentence on what the findings free together; "" if nothing is missing, or no limit known.
+
+    Args:
+        facts: The failing program.
+        findings: Its findings.
+    """
+    needed = facts.over_limit_bytes
+    if not needed:
+        return ""
+    on_these = [finding for finding in findings if finding.slug != _MORE_DEVICES]
+    kept = {kind: left_bytes(facts, on_these, kind) for kind in _KEPT}
+    if facts.limit_bytes and sum(kept.values()) > facts.limit_bytes:
+        return _hopeless(facts, kept)
+    freed = freed_together(facts, findings)
+    if not freed:
+        told = f"{format_size(needed)} is needed, and no finding says how to free it."
+        return _batch(facts) or told
+    count = sum(1 for f in findings if f.slug != _ALTERNATIVE and f.saves_bytes)
+    these = "This frees" if count == 1 else "These free"
+    together = "" if count == 1 else " together"
+    told = f"{these} up to {format_size(freed)}{together}; {format_size(needed)} is needed: "
+    if freed >= needed:
+        return f"{told}enough."
+    rest = _batch(facts) or _remaining(facts, findings)
+    return f"{told}{format_size(needed - freed)} remains. {rest}".strip()
+
+
+def freed_together(facts: ProgramFacts, findings: Sequence[Finding]) -> int:
+    """The bytes that the findings free together at most; what several free is counted once."""
+    total = sum(op.size_bytes for op in facts.summary.ops)
+    return total - left_bytes(facts, findings)
+
+
+def left_bytes(facts: ProgramFacts, findings: Sequence[Finding], kind: str = "") -> int:
+    """The bytes at the peak that the findings leave at least.
+
+    A finding frees the same share of each of its buffers. Two findings on one buffer free what the
+    second frees of what the first leaves.
+
+    Args:
+        facts: The failing program.
+        findings: Its findings.
+        kind: The kind of buffers that count, unless they scale with the batch; "" for all buffers.
+    """
+    left = _left_shares(facts, findings)
+    scaling = {live.op.instruction for live in facts.scaling} if kind else set()
+    counted = (
+        op
+        for op in facts.summary.ops
+        if not kind or (op.kind == kind and op.instruction not in scaling)
+    )
+    return round(sum(op.size_bytes * left[op.instruction] for op in counted))
+
+
+def _left_shares(facts: ProgramFacts, findings: Sequence[Finding]) -> dict[str, float]:
+    """The share of each buffer that the findings leave, by its instruction."""
+    left = {op.instruction: 1.0 for op in facts.summary.ops}
+    sizes = {op.instruction: op.size_bytes for op in facts.summary.ops}
+    for finding in findings:
+        total = sum(sizes.get(name, 0) for name in finding.buffers)
+        if finding.slug != _ALTERNATIVE and total:
+            share = min(1.0, (finding.saves_bytes or 0) / total)
+            for name in finding.buffers:
+                left[name] = left.get(name, 1.0) * (1 - share)
+    return left
+
+
+def unnamed(facts: ProgramFacts, findings: Sequence[Finding]) -> set[str]:
+    """The instructions of the buffers that the findings leave, half of each or more."""
+    left = _left_shares(facts, findings)
+    named = (op.instruction for op in facts.summary.ops if op.instruction)
+    return {name for name in named if left[name] > 1 / 2}
+
+
+def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
+    """When the arguments and outputs that the findings leave do not fit.
+
+    Args:
+        facts: The failing program.
+        kept: The bytes that they leave, by kind.
+    """
+    limit, size = facts.limit_bytes or 1, sum(kept.values())
+    alone = {kind: left for kind, left in kept.items() if left > limit}
+    kind = max(alone, key=alone.__getitem__, default="")
+    what, verb = {"parameter": ("arguments", "take"), "output": ("output", "takes")}.get(
+        kind, ("arguments and outputs", "take")
+    )
+    size = alone.get(kind, size)
+    where = f"these {facts.device_count} devices" if facts.device_count > 1 else "one device"
+    devices = -(-size * facts.device_count // limit)
+    return (
+        f"The {what} alone {verb} {format_size(size)}, and a device has {format_size(limit)}: no "
+        f"change to the computation fits {where}; {devices} or more such devices, or a narrower "
+        "dtype, might."
+    )
+
+
+def _batch(facts: ProgramFacts) -> str:
+    """Which batch should fit, as a sentence; "" where none does."""
+    length = fitting_length(facts)
+    return f"A batch of {length} instead of {facts.batch.length} should fit." if length else ""
+
+
+def _remaining(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
+    """The largest buffer that no finding is about, as a sentence."""
+    names = unnamed(facts, findings)
+    rest = [(count, op) for count, op in facts.summary.grouped() if op.instruction in names]
+    if not rest:
+        return ""
+    count, op = rest[0]
+    if count * op.size_bytes < facts.minimum_saving_bytes:
+        return ""
+    size = format_size(count * op.size_bytes)
+    several = f"{count} x " if count > 1 else ""
+    where = f" at {op.source}" if op.source else f" ({op.path})" if op.path else ""
+    return f"The largest other: {several}{op.shape.partition('{')[0]}{where}, {size}."

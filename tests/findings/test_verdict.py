@@ -1,0 +1,105 @@
+"""What the findings free together, and whether it is enough."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.rank import ADVICE, find_findings
+from hbmwatch._findings.verdict import freed_together, verdict
+from hbmwatch._records.report import Finding
+from tests.findings.small import limited
+from tests.hlo import MIB, Hlo
+
+
+def program(used_mib: float = 12, limit_mib: float = 8) -> tuple[ProgramFacts, list[str]]:
+    """Three temporaries of 4 MiB, and their names."""
+    hlo = Hlo()
+    made = [hlo.add("sort", dims=(4, 262144), name=f"jit(f)/{n}") for n in "abc"]
+    facts = hlo.facts(made, message=limited(limit_mib, used_mib))
+    return facts, [live.op.instruction for live in facts.live]
+
+
+def finding(saves_mib: float, *buffers: str, slug: str = "dtype") -> Finding:
+    """A finding on some buffers."""
+    return ADVICE[slug].finding("t", "e", "r", int(saves_mib * MIB), buffers=buffers)
+
+
+@pytest.mark.parametrize(
+    ("saves", "text"),
+    [
+        ([(4, "a")], "This frees up to 4 MiB; 4 MiB is needed: enough."),
+        ([(2, "a"), (2, "b")], "These free up to 4 MiB together; 4 MiB is needed: enough."),
+        (
+            [(4, "a"), (4, "a")],
+            "These free up to 4 MiB together; 4 MiB is needed: enough.",
+        ),
+        (
+            [(2, "a"), (2, "a")],
+            "These free up to 3 MiB together; 4 MiB is needed: 1 MiB remains. The largest other: "
+            "f32[4,262144], 4 MiB.",
+        ),
+        (
+            [(2, "a")],
+            "This frees up to 2 MiB; 4 MiB is needed: 2 MiB remains. The largest other: "
+            "f32[4,262144], 4 MiB.",
+        ),
+        ([], "4 MiB is needed, and no finding says how to free it."),
+    ],
+    ids=["one", "two", "the same buffer", "half, and half of the rest", "too little", "none"],
+)
+def test_what_several_findings_free_is_counted_once(
+    saves: list[tuple[float, str]], text: str
+) -> None:
+    """Enough, or what remains."""
+    facts, names = program()
+    by_letter = dict(zip("abc", names))
+
+    assert verdict(facts, [finding(mib, by_letter[letter]) for mib, letter in saves]) == text
+
+
+def test_there_is_no_verdict_where_nothing_is_missing_or_no_limit_is_known() -> None:
+    """A program that fits; a profile of one that ran."""
+    hlo = Hlo()
+    made = hlo.add("sort", dims=(4, 262144))
+
+    assert verdict(program(used_mib=8)[0], []) == ""
+    assert verdict(hlo.facts((made,)), []) == ""
+
+
+def test_an_output_that_no_device_can_hold_is_told_first() -> None:
+    """As many devices as would hold it."""
+    hlo = Hlo()
+    x = hlo.parameter(256, path="x")
+    made = hlo.add("sort", x, dims=(40, 262144))
+    facts = hlo.facts(outputs=(made,), message=limited(15.75, 40))
+
+    assert verdict(facts, find_findings(facts)) == (
+        "The output alone takes 40 MiB, and a device has 15.8 MiB: no change to the computation "
+        "fits one device; 3 or more such devices, or a narrower dtype, might."
+    )
+
+
+def test_a_smaller_batch_is_an_alternative_and_not_added() -> None:
+    """Half a batch halves what the others free."""
+    facts, names = program()
+    both = [finding(1, names[0]), finding(6, *names, slug="aggregate")]
+
+    assert freed_together(facts, both) == MIB
+
+
+@given(st.lists(st.tuples(st.integers(0, 16), st.sets(st.integers(0, 2), min_size=1)), max_size=6))
+def test_together_findings_free_at_least_the_best_and_at_most_the_sum(
+    drawn: list[tuple[int, set[int]]],
+) -> None:
+    """And never more than their buffers have, or than without one of them."""
+    facts, names = program()
+    findings = [finding(mib, *(names[n] for n in which)) for mib, which in drawn]
+    each = [freed_together(facts, [one]) for one in findings]
+    together = freed_together(facts, findings)
+
+    assert max(each, default=0) <= together <= sum(each) + len(findings)
+    assert together <= 4 * MIB * len({n for _, which in drawn for n in which})
+    assert freed_together(facts, findings[1:]) <= together
