@@ -15,7 +15,7 @@ from jax import lax
 from jax.extend.core import Jaxpr, Literal, jaxpr_as_fun
 
 from hbmwatch._jax.calls import Function
-from hbmwatch._jax.forward import Body, Run, with_bodies
+from hbmwatch._jax.forward import Body, Run, calls_in, is_repeatable, with_bodies
 from hbmwatch._jax.scans import scan_inputs
 
 
@@ -58,7 +58,8 @@ class _Rewriting:
         if not runs and all(new is old for new, old in zip(equations, body.equations)):
             return body.closed
         jaxpr = body.closed.jaxpr
-        wrap = functools.partial(_wrapped, outputs=jaxpr.outvars, in_loop=in_loop)
+        example = _example(in_loop) if runs else None
+        wrap = functools.partial(_wrapped, outputs=jaxpr.outvars, example=example)
         equations, runs = wrap(equations, runs)
         if self.group > 1 and len(runs) > self.group:
             equations, _ = wrap(equations, _groups(runs, self.group))
@@ -70,25 +71,19 @@ class _Rewriting:
         new = [self.run(each, in_loop or scans) for each in bodies]
         if all(one is body.closed for one, body in zip(new, bodies)):
             return equation
-        if scans and self.group > 1 and _covers(bodies[0], self.function):
+        if scans and self.group > 1 and calls_in(bodies[0], self.function) == 1:
             return _in_groups(with_bodies(equation, new), self.group)
         return with_bodies(equation, new)
-
-
-def _covers(body: Body, function: Function) -> bool:
-    """Whether one call of a function is the whole of a body."""
-    runs = body.runs.get(function, [])
-    return len(runs) == 1 and runs[0].stop - runs[0].start == len(body.equations)
 
 
 def _groups(runs: Sequence[Run], group: int) -> list[Run]:
     """Each `group` runs as one, with the equations between them."""
     parts = [runs[i : i + group] for i in range(0, len(runs), group)]
-    return [Run(part[0].start, part[-1].stop) for part in parts]
+    return [Run(part[0].start, part[-1].stop, part[0].call) for part in parts]
 
 
 def _wrapped(
-    equations: Sequence[Any], runs: Sequence[Run], *, outputs: Sequence[Any], in_loop: bool
+    equations: Sequence[Any], runs: Sequence[Run], *, outputs: Sequence[Any], example: Any
 ) -> tuple[list[Any], list[Run]]:
     """The equations with each run in a checkpoint, and where these are now."""
     last = {value: len(equations) for value in outputs if not isinstance(value, Literal)}
@@ -104,13 +99,13 @@ def _wrapped(
         part = equations[run.start : run.stop]
         made = dict.fromkeys(v for each in part for v in each.outvars)
         out = [value for value in made if last.get(value, -1) >= run.stop]
-        places.append(Run(len(wrapped), len(wrapped) + 1))
-        wrapped.append(_checkpoint(part, made, out, in_loop))
+        places.append(Run(len(wrapped), len(wrapped) + 1, run.call))
+        wrapped.append(_checkpoint(part, made, out, example))
         done = run.stop
     return wrapped + list(equations[done:]), places
 
 
-def _checkpoint(part: Sequence[Any], made: Any, outputs: Sequence[Any], in_loop: bool) -> Any:
+def _checkpoint(part: Sequence[Any], made: Any, outputs: Sequence[Any], example: Any) -> Any:
     """One equation of jax.checkpoint in place of several equations."""
     inputs = list(
         dict.fromkeys(
@@ -120,12 +115,13 @@ def _checkpoint(part: Sequence[Any], made: Any, outputs: Sequence[Any], in_loop:
             if not isinstance(value, Literal) and value not in made
         )
     )
-    example = _example(in_loop)
+    effects = frozenset().union(*(equation.effects for equation in part))
+    if not is_repeatable(effects):
+        raise NotRepeatable("effects that must happen once lie between the calls of a group")
     old = example.params["jaxpr"]
     debug = old.debug_info._replace(
         arg_names=("",) * len(inputs), result_paths=("",) * len(outputs)
     )
-    effects = frozenset().union(*(equation.effects for equation in part))
     body = Jaxpr((), inputs, outputs, part, effects, debug)
     return example.replace(
         invars=inputs,

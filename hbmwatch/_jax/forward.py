@@ -8,7 +8,7 @@ looked into.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,10 +30,14 @@ SCAN_BODY = "the body of the scan"
 
 
 class Run(NamedTuple):
-    """The equations of one call: from `start` to before `stop`."""
+    """Equations of one call: from `start` to before `stop`.
+
+    The call has more runs where other equations lie between: its derivative, in that of the loss.
+    """
 
     start: int
     stop: int
+    call: int
 
 
 @dataclass(eq=False, slots=True)
@@ -115,16 +119,38 @@ def _runs(equations: Sequence[Any], calls: Sequence[tuple[Call, ...]]) -> dict[F
         for function, number in outermost.items():
             found = runs.setdefault(function, [])
             if found and last[function] == (index, number):
-                found[-1] = Run(found[-1].start, index + 1)
+                found[-1] = found[-1]._replace(stop=index + 1)
             else:
-                found.append(Run(index, index + 1))
+                found.append(Run(index, index + 1, number))
             last[function] = (index + 1, number)
-    once = [bool({type(one).__name__ for one in each.effects} - _REPEATABLE) for each in equations]
+    once = [not is_repeatable(each.effects) for each in equations]
     return {
         function: kept
         for function, found in runs.items()
         if (kept := [run for run in found if not any(once[run.start : run.stop])])
     }
+
+
+def is_repeatable(effects: Iterable[Any]) -> bool:
+    """Whether effects may happen once more in the backward pass."""
+    return {type(effect).__name__ for effect in effects} <= _REPEATABLE
+
+
+def calls_in(body: Body, function: Function) -> int:
+    """How many calls of a function a body has, those in the steps of scans counted."""
+    runs = body.runs.get(function, [])
+    inner = [
+        calls_in(each, function) * length_of(body, index)
+        for index, bodies in body.inner.items()
+        if not any(run.start <= index < run.stop for run in runs)
+        for each in bodies
+    ]
+    return len({run.call for run in runs}) + sum(inner)
+
+
+def length_of(body: Body, index: int) -> int:
+    """How often the bodies of an equation run."""
+    return int(body.equations[index].params.get("length", 1))
 
 
 def bodies_of(equation: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from hbmwatch._jax.calls import Function
-from hbmwatch._jax.forward import Body, Run
+from hbmwatch._jax.forward import Body, Run, length_of
 from hbmwatch._jax.scans import scan_inputs
 
 # Linear in each input, so that nothing is kept but what is no float.
@@ -131,7 +131,7 @@ class _Kept:
         freed = [self._freed(run) for run in runs]
         inputs = set().union(*(self._inputs(run) for run in runs))
         return Effect(
-            calls=len(runs),
+            calls=len({run.call for run in runs}),
             freed=sum(freed),
             inputs=sum(map(nbytes, inputs)),
             kept=sum(nbytes(value) for value in inputs if value not in self.needed),
@@ -163,11 +163,6 @@ class _Kept:
 
     def _needed_outside(self, value: Any, run: Run) -> bool:
         return any(not run.start <= index < run.stop for index in self.needed[value])
-
-
-def length_of(body: Body, index: int) -> int:
-    """How often the bodies of an equation run."""
-    return int(body.equations[index].params.get("length", 1))
 
 
 def nbytes(value: Any) -> int:

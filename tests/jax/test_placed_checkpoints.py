@@ -13,10 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax._src import source_info_util
 from jax._src.interpreters import ad
+from jax.extend.core import jaxpr_as_fun
 
-from hbmwatch._jax.placed_checkpoints import candidates, placed
+from hbmwatch._jax.calls import Function
+from hbmwatch._jax.placed_checkpoints import Placement, candidates, placed
 from tests.jax.styles import STYLES
 
 
@@ -75,6 +79,77 @@ def test_the_gradients_are_the_same(style: str) -> None:
     changed = placed(step, candidates(step, *args)[0])
 
     assert largest_error(changed(*args), expected) <= (2e-2 if style == "bfloat16" else 1e-5)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_groups_of_calls_keep_the_gradients(scanned: bool) -> None:
+    """A checkpoint around each call, and one more around each three in a row."""
+
+    def unrolled_loss(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = block(x, w) * 0.5
+        return jnp.mean(x**2)
+
+    def scanned_loss(weights: Any, x: Any) -> Any:
+        carry = (x, jnp.int32(0))
+        carry, ys = jax.lax.scan(
+            lambda c, w: ((block(c[0], w) * 0.5, c[1] + 1), c[0][0]), carry, weights, reverse=True
+        )
+        return jnp.mean(carry[0] ** 2) * carry[1] + jnp.sum(ys)
+
+    weights = jax.random.normal(jax.random.key(0), (9, 8, 8)) * 0.3
+    args: Any = (weights if scanned else list(weights), jnp.ones((256, 8)))
+    loss = scanned_loss if scanned else unrolled_loss
+    step = jax.jit(lambda *args: jax.value_and_grad(loss)(*args), compiler_options=FAST_COMPILE)
+
+    changed = placed(step, candidates(step, *args)[-1])
+
+    assert checkpoints(changed, *args) == (3 if scanned else 9 + 9 + 3)
+    assert largest_error(changed(*args), step(*args)) <= 1e-5
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["sin", "product", "scan", "jit", "key"]), st.integers(0, 9)),
+        min_size=2,
+        max_size=9,
+    ),
+    st.integers(1, 3),
+)
+def test_any_calls_keep_the_gradients(calls: list[tuple[str, int]], group: int) -> None:
+    """Calls that take several earlier values, in jits and scans, and that are used again later."""
+
+    def part(kind: str, one: Any, two: Any) -> tuple[Any, Any]:
+        return PARTS[kind](one, two), jnp.cos(one) * 2.0
+
+    def loss(x: Any) -> Any:
+        values = [x, x * 0.5]
+        for kind, place in calls:
+            values += part(kind, values[-1], values[place % len(values)])
+        return sum(jnp.mean(value) for value in values)
+
+    step = jax.jit(jax.value_and_grad(loss))
+    x = jnp.linspace(0.1, 0.9, 4)
+    line = part.__code__.co_firstlineno
+    place = Placement("part", "", 0, group, 0, Function(__file__, line, "part", is_users=True))
+
+    traced = placed(step, place).trace(x).jaxpr
+    expected = step.trace(x).jaxpr
+
+    assert str(traced).count("checkpoint[") + str(traced).count("remat2[") >= len(calls)
+    with jax.disable_jit():  # each operation is compiled once for all examples
+        got, wanted = (jaxpr_as_fun(each)(x) for each in (traced, expected))
+    assert largest_error(got, wanted) <= 1e-5
+
+
+PARTS = {
+    "sin": lambda one, two: jnp.sin(one) * two,
+    "product": lambda one, two: jnp.outer(one, two) @ one,
+    "scan": lambda one, two: jax.lax.scan(lambda c, x: (jnp.tanh(c * x), c), one, two)[0],
+    "jit": jax.jit(lambda one, two: jnp.exp(-one) + two**2),
+    "key": lambda one, two: one * two * jax.random.uniform(jax.random.key(1), one.shape),
+}
 
 
 # --- which places -------------------------------------------------------------------------------
