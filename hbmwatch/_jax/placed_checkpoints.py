@@ -60,6 +60,12 @@ class Placement:
     function: Function
 
     @property
+    def what(self) -> str:
+        """What is changed, in a few words."""
+        groups = f" and around each {self.group} in a row" if self.group > 1 else ""
+        return f"jax.checkpoint around {self.name}, {self.where}{groups}"
+
+    @property
     def code(self) -> str:
         """What to write, in words."""
         name = self.name if self.name == SCAN_BODY else f"`{self.name}`"

@@ -3,6 +3,7 @@
 from hbmwatch._preflight.changes.batch import HALF_BATCH
 from hbmwatch._preflight.changes.callbacks import CALLBACKS
 from hbmwatch._preflight.changes.change import Change
+from hbmwatch._preflight.changes.checkpoint import CHECKPOINT
 from hbmwatch._preflight.changes.constants import CONSTANTS
 from hbmwatch._preflight.changes.constraints import CONSTRAINTS
 from hbmwatch._preflight.changes.donation import DONATION
@@ -16,6 +17,7 @@ CHANGES: tuple[Change, ...] = (
     DONATION,
     STATE_SHARDING,
     SHARDING,
+    CHECKPOINT,
     PIECES,
     CONSTRAINTS,
     HOST_OUTPUTS,

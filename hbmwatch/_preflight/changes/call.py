@@ -57,6 +57,18 @@ class Leaf:
 class Given(Protocol):
     """The user's step and arguments that a call was traced from."""
 
+    @property
+    def step(self) -> Any:
+        """What has the step's `.lower`."""
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Its positional arguments, arrays by shapes."""
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """Its keyword arguments, arrays by shapes."""
+
     def retraced(self, shapes: Sequence[jax.ShapeDtypeStruct]) -> Call:
         """The call for arguments of other shapes or dtypes.
 

@@ -1,0 +1,89 @@
+"""The change that puts jax.checkpoint around the calls of a function."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch._preflight.changes.call import Call, NothingToChange
+from hbmwatch._preflight.changes.change import Asked
+from hbmwatch._preflight.changes.checkpoint import CHECKPOINT
+from hbmwatch._preflight.changes.tracing import call_of
+
+S = jax.ShapeDtypeStruct
+WEIGHTS = [S((16, 16), jnp.float32)] * 6
+X = S((512, 16), jnp.float32)
+
+
+def layer(h: Any, w: Any) -> Any:
+    """One of six layers."""
+    return jnp.tanh(jnp.exp(-jnp.sin(h @ w))) + h
+
+
+@functools.partial(jax.jit, donate_argnums=0, static_argnames="scale")
+def step(weights: Any, x: Any, *, scale: float) -> Any:
+    """A step that donates its weights."""
+
+    def loss(weights: Any) -> Any:
+        h = x
+        for w in weights:
+            h = layer(h, w)
+        return jnp.mean(h**2) * scale
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+
+def call() -> Call:
+    """The step, called by shapes."""
+    return call_of(step, (WEIGHTS, X), {"scale": 2.0}, "cpu")
+
+
+def temporaries(call: Call) -> int:
+    """The bytes that XLA needs besides arguments and outputs."""
+    compiled = call.lower().compile({"xla_backend_optimization_level": 0})
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
+def test_the_change_says_where_and_what_to_write() -> None:
+    """The user's function, its line, and how often it is called."""
+    (edit,) = CHECKPOINT.edits(call(), None, Asked())
+    where = f"test_checkpoint_change.py:{layer.__code__.co_firstlineno}"
+
+    assert (edit.what, edit.where, edit.code, edit.unapplied) == (
+        f"jax.checkpoint around layer, {where}",
+        (where,),
+        f"wrap `layer`, {where}, called 6 times, in jax.checkpoint",
+        "",
+    )
+
+
+def test_the_changed_call_needs_less_and_keeps_the_rest() -> None:
+    """Also after another change, whose donations and places of arguments stay, and by pickle."""
+    before = call()
+    edit = pickle.loads(pickle.dumps(next(CHECKPOINT.edits(before, None, Asked()))))
+
+    after = edit.on(before)
+    moved = edit.on(before.with_arguments({6: before.arguments[6].at(None)}))
+
+    assert temporaries(after) < temporaries(before)
+    assert [leaf.donated for leaf in after.arguments] == [True] * 6 + [False]
+    assert [leaf.moved for leaf in moved.arguments] == [False] * 6 + [True]
+    assert str(moved.jaxpr) == str(after.jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (lambda: call().rewritten(call().jaxpr), "the program is not the step's own any more"),
+        (lambda: call_of(lambda x: x * 2, (X,), {}, "cpu"), "no function is called several times"),
+    ],
+)
+def test_it_says_why_it_does_not_apply(changed: Any, reason: str) -> None:
+    """A program that was rewritten, and one that differentiates nothing."""
+    with pytest.raises(NothingToChange, match=reason):
+        next(CHECKPOINT.edits(changed(), None, Asked()))
