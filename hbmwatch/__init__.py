@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from hbmwatch._messages.parse import parse_ooms as parse_ooms
     from hbmwatch._preflight.fits import fits as fits
     from hbmwatch._preflight.largest import largest as largest
+    from hbmwatch._preflight.plan import plan as plan
+    from hbmwatch._preflight.plans import Plan as Plan
+    from hbmwatch._preflight.plans import Row as Row
     from hbmwatch._preflight.verdicts import Fit as Fit
     from hbmwatch._preflight.verdicts import Largest as Largest
     from hbmwatch._preflight.verify import Verification as Verification
@@ -41,13 +44,16 @@ _HOME = {
     "OomReport": "_report.report",
     "PeakOp": "_records.peak_op",
     "PeakSummary": "_records.peak",
+    "Plan": "_preflight.plans",
     "ProfileError": "_records.profile_error",
+    "Row": "_preflight.plans",
     "Verification": "_preflight.verify",
     "fits": "_preflight.fits",
     "largest": "_preflight.largest",
     "load_peak_summary": "_profiles.load",
     "parse_oom": "_messages.parse",
     "parse_ooms": "_messages.parse",
+    "plan": "_preflight.plan",
     "verify": "_preflight.verify",
     "watch_hbm": "_watch.decorator",
 }
@@ -63,7 +69,9 @@ __all__ = [
     "OomReport",
     "PeakOp",
     "PeakSummary",
+    "Plan",
     "ProfileError",
+    "Row",
     "Verification",
     "__version__",
     "fits",
@@ -71,6 +79,7 @@ __all__ = [
     "load_peak_summary",
     "parse_oom",
     "parse_ooms",
+    "plan",
     "verify",
     "watch_hbm",
 ]

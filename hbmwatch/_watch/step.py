@@ -63,6 +63,7 @@ def _watched(fun: Callable[..., Any], target: Any, settings: Settings) -> Any:
     for attribute in ("eval_shape", "clear_cache"):
         if hasattr(target, attribute):
             setattr(watched, attribute, getattr(target, attribute))
+    watched.watched_alike = functools.partial(_watched, fun, settings=settings)
     return watched
 
 

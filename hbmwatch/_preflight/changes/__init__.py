@@ -11,10 +11,12 @@ from hbmwatch._preflight.changes.dtype import BFLOAT16
 from hbmwatch._preflight.changes.host import HOST_OUTPUTS, HOST_STATE
 from hbmwatch._preflight.changes.in_pieces import PIECES
 from hbmwatch._preflight.changes.shard_arguments import SHARDING, STATE_SHARDING
+from hbmwatch._preflight.changes.shard_outputs import OUTPUT_SHARDING
 
 CHANGES: tuple[Change, ...] = (
     CONSTANTS,
     DONATION,
+    OUTPUT_SHARDING,
     STATE_SHARDING,
     SHARDING,
     CHECKPOINT,

@@ -18,6 +18,8 @@ _MOST = 4
 class Shorten(Edit):
     """A part of the first dimension of some arguments."""
 
+    numbers_values = True
+
     arguments: tuple[int, ...]
     parts: int
 
@@ -57,4 +59,11 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
             return
 
 
-HALF_BATCH = Change("half-batch", "C", "other values: each step sees fewer examples", _edits)
+HALF_BATCH = Change(
+    "half-batch",
+    "C",
+    "other values: each step sees fewer examples",
+    _edits,
+    frees_arguments=True,
+    repeats=True,
+)

@@ -230,5 +230,6 @@ def shape_of(leaf: Any) -> Any:
         hasattr(leaf, "shape") and hasattr(leaf, "dtype")
     ):
         return leaf
-    committed = isinstance(leaf, jax.Array) and getattr(leaf, "committed", True)
+    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    committed = is_array and getattr(leaf, "committed", True)
     return typed(leaf, leaf.sharding if committed else None)

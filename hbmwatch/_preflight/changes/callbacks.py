@@ -19,6 +19,8 @@ _DEBUGGING = frozenset({"debug_callback", "debug_print"})
 class WithoutCallbacks(Edit):
     """The program without its debug callbacks."""
 
+    numbers_values = True
+
     def on(self, call: Call) -> Call:
         """The call without them."""
         return call.rewritten(call.jaxpr.replace(jaxpr=_without(call.jaxpr.jaxpr)))

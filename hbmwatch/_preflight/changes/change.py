@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._preflight.changes.call import Call, NothingToChange
@@ -22,12 +22,17 @@ class Edit:
         code: What to write in the program.
         where: The functions and lines of the user that it is about.
         unapplied: Why it can be compiled, but not be applied to a step; "" if it can be.
+        cost: Of two edits of one change that fit, the one with the lower cost is better.
     """
+
+    # Whether a later edit may name values of the program that this one makes.
+    numbers_values: ClassVar[bool] = False
 
     what: str
     code: str
     where: tuple[str, ...] = ()
     unapplied: str = ""
+    cost: int = 0
 
     def on(self, call: Call) -> Call:
         """The call with the change.
@@ -82,6 +87,10 @@ class Change:
             NothingToChange, with the reason, if there is none. The facts are None if the compiler
             gave no buffer assignment.
         repeats: Whether more of its edits are worth a try after one has fitted.
+        frees_arguments: Whether it can help where the arguments and the outputs alone are too
+            large.
+        stays: Whether the changes after it are made on top of it, because without it a compile
+            takes too long.
     """
 
     name: str
@@ -89,3 +98,5 @@ class Change:
     values: str
     edits: Callable[[Call, ProgramFacts | None, Asked], Edits]
     repeats: bool = False
+    frees_arguments: bool = False
+    stays: bool = False

@@ -10,6 +10,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.phrases import plural
 from hbmwatch._jax import replay
 from hbmwatch._preflight.changes.call import Call, NothingToChange, nbytes, typed
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
@@ -22,6 +23,8 @@ _LARGE_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lift(Edit):
     """The large constants of the program as arguments."""
+
+    numbers_values = True
 
     def on(self, call: Call) -> Call:
         """The call whose large constants are inputs."""
@@ -88,7 +91,7 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     shown = ", ".join(f"{each.dtype.name}{list(each.shape)}" for each in lifted[:3])
     size = format_size(sum(nbytes(each) for each in lifted))
     yield Lift(
-        what=f"passing {len(lifted)} closed-over arrays ({size}) as arguments",
+        what=f"passing {plural(len(lifted), 'closed-over array')} ({size}) as arguments",
         code=f"pass what the step closes over ({shown}) as arguments of the step",
     )
 
@@ -98,4 +101,5 @@ CONSTANTS = Change(
     "A",
     "the same operations: the values are the same, unless XLA folded the constants",
     _edits,
+    stays=True,
 )

@@ -26,6 +26,8 @@ _LEAST_PART = 8
 class Constrain(Edit):
     """A sharding constraint on all values of one shape that the step itself makes."""
 
+    numbers_values = True
+
     shape: tuple[int, ...]
     entries: tuple[Any, ...]
 

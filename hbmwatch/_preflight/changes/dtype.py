@@ -19,6 +19,8 @@ from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 class Narrow(Edit):
     """Some arguments as bfloat16; the outputs that replace them keep that type."""
 
+    numbers_values = True
+
     arguments: tuple[int, ...]
 
     def on(self, call: Call) -> Call:
@@ -30,10 +32,10 @@ class Narrow(Edit):
             if is_wide(shapes[i].dtype):
                 old = shapes[i]
                 shapes[i] = jax.ShapeDtypeStruct(old.shape, jnp.bfloat16, sharding=old.sharding)
-        kept = {i: o for i, o in call.updated().items() if i in self.arguments}
-        return _returned(
-            call.given.retraced(shapes).changed(), dict.fromkeys(kept.values(), jnp.bfloat16)
-        )
+        kept = [o for i, o in call.updated().items() if i in self.arguments]
+        new = call.given.retraced(shapes)
+        cast = {i: dataclasses.replace(new.arguments[i], moved=True) for i in self.arguments}
+        return _returned(new.with_arguments(cast), dict.fromkeys(kept, jnp.bfloat16))
 
 
 def is_wide(dtype: Any) -> bool:
@@ -80,4 +82,6 @@ def _is_array(leaf: Leaf) -> bool:
     return is_wide(leaf.shape.dtype) and not leaf.shape.weak_type
 
 
-BFLOAT16 = Change("bfloat16", "C", "other values: bfloat16 has 8 bits of precision", _edits)
+BFLOAT16 = Change(
+    "bfloat16", "C", "other values: bfloat16 has 8 bits of precision", _edits, frees_arguments=True
+)

@@ -24,6 +24,8 @@ _LEAST_PART = 8
 class KeepOnHost(Edit):
     """Some arguments, and the outputs that replace them, in host memory."""
 
+    numbers_values = True
+
     arguments: tuple[int, ...]
 
     def on(self, call: Call) -> Call:
@@ -49,6 +51,8 @@ class KeepOnHost(Edit):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendToHost(Edit):
     """Some outputs in host memory."""
+
+    numbers_values = True
 
     outputs: tuple[int, ...]
 
@@ -87,11 +91,18 @@ def _on_host(sharding: Any) -> Any:
         raise NothingToChange(f"the devices have no memory {HOST!r}") from error
 
 
+def _check_host(call: Call, leaves: list[Leaf]) -> None:
+    """Raise NothingToChange unless each of them can lie on the host."""
+    for leaf in leaves:
+        _on_host(_sharding(call, leaf))
+
+
 def _state_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     state = tuple(sorted(state_of(call)))
     if not state:
         raise NothingToChange("no argument is optimizer state")
     leaves = [call.arguments[i] for i in state]
+    _check_host(call, leaves)
     yield KeepOnHost(
         what=f"keeping {names(leaves)} on the host",
         code=f"keep {names(leaves)} on sharding.with_memory_kind({HOST!r}) between steps; in the "
@@ -111,6 +122,7 @@ def _output_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits
     if not large:
         raise NothingToChange("no output is large, or all large ones replace arguments")
     leaves = [call.outputs[o] for o in large]
+    _check_host(call, leaves)
     yield SendToHost(
         what=f"sending {names(leaves)} to the host",
         code=f"out_shardings with memory_kind={HOST!r} for {names(leaves)}",
@@ -118,5 +130,5 @@ def _output_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits
     )
 
 
-HOST_OUTPUTS = Change("host-outputs", "B", _VALUES, _output_edits)
-HOST_STATE = Change("host-state", "B", _VALUES, _state_edits)
+HOST_OUTPUTS = Change("host-outputs", "B", _VALUES, _output_edits, frees_arguments=True)
+HOST_STATE = Change("host-state", "B", _VALUES, _state_edits, frees_arguments=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._preflight.changes.call import Call, NothingToChange
+from hbmwatch._preflight.changes.call import Call, NothingToChange, names
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.sources import source_of
-from hbmwatch._preflight.pieces import Refused, Seed, rewrite, seeds
+from hbmwatch._preflight.pieces import Refused, Rewritten, Seed, rewrite, seeds
 
 _COUNTS = (4, 16, 64, 256, 1024)
 # How many cuts are rewritten for each number of pieces, and how many of them are compiled.
@@ -26,9 +28,16 @@ _MOST_CPU_S = 8.0
 class InPieces(Edit):
     """The program in pieces along the dimension of a seed."""
 
+    numbers_values = True
+
     seed: Seed
     pieces: int
     strided: bool
+    along: str
+
+    def in_pieces(self, pieces: int) -> InPieces:
+        """The same cut into another number of pieces."""
+        return dataclasses.replace(self, **_counted(self.along, pieces))
 
     def on(self, call: Call) -> Call:
         """The call that runs in pieces."""
@@ -50,29 +59,26 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     refusals: list[str] = []
     for count in _COUNTS:
         found = _ranked(call, cuts, count, strided, refusals)
+        if not found and count == _COUNTS[0]:
+            raise NothingToChange(refusals[0] if refusals else "no cut seems to need less memory")
         peaks: list[int] = []
         for edit in found[:_MOST_COMPILES]:
             fit = yield edit
             if fit is not None and fit.fits:
-                yield from _fewer(call, edit)
+                yield from _fewer(edit)
                 return
             if fit is not None and fit.peak_bytes is not None:
                 peaks.append(fit.peak_bytes)
         if lowest is not None and (not peaks or min(peaks) > (1 - _LEAST_GAIN) * lowest):
             return
-        if not found and lowest is None:
-            break
         lowest = min(peaks, default=lowest)
-    if lowest is None:
-        reason = refusals[0] if refusals else "no dimension is worth a cut"
-        raise NothingToChange(reason)
 
 
-def _fewer(call: Call, edit: InPieces) -> Iterator[InPieces]:
+def _fewer(edit: InPieces) -> Iterator[InPieces]:
     """Half as many pieces, because the numbers that are tried are four times apart."""
     half = edit.pieces // 2
     if half > 1:
-        yield _edit(call, edit.seed, half, edit.strided)
+        yield edit.in_pieces(half)
 
 
 def _ranked(
@@ -82,37 +88,48 @@ def _ranked(
     until = time.process_time() + _MOST_CPU_S
     whole = estimated_peak_bytes(call.jaxpr)
     found: list[tuple[int, int, InPieces]] = []
+    seen: set[tuple[Any, ...]] = set()
     for number, seed in enumerate(cuts):
         if seed.size < count or (found and time.process_time() > until):
             continue
-        edit = _edit(call, seed, count, strided)
         try:
-            peak = estimated_peak_bytes(edit.on(call).jaxpr)
-        except NothingToChange as refused:
+            rewritten = rewrite(call.jaxpr, seed, count, strided=strided)
+        except Refused as refused:
             refusals.append(str(refused))
             continue
-        if peak < whole:
-            found.append((peak, number, edit))
+        peak = estimated_peak_bytes(rewritten.jaxpr)
+        alike = (peak, rewritten.stages, rewritten.in_pieces_bytes, rewritten.arguments)
+        if peak < whole and alike not in seen:
+            seen.add(alike)
+            found.append((peak, number, _edit(call, seed, rewritten, strided)))
     return [edit for _, _, edit in sorted(found, key=lambda each: each[:2])]
 
 
-def _edit(call: Call, seed: Seed, pieces: int, strided: bool) -> InPieces:
-    if seed.argument is not None and seed.argument >= len(call.constants):
-        value = call.arguments[seed.argument - len(call.constants)].path
-        where: tuple[str, ...] = ()
-    else:
-        value = f"the {seed.primitive} of {seed.nbytes} bytes"
-        where = source_of(call.jaxpr, seed.primitive, seed.nbytes)
-        value = f"the result of {seed.primitive}" + (f" at {where[0]}" if where else "")
+def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool) -> InPieces:
+    """The edit; it is described by the arguments that are cut, or else by the value."""
+    first = len(call.constants)
+    where = source_of(call.jaxpr, seed.primitive, seed.nbytes)
+    cut = [(call.arguments[i - first], d) for i, d in rewritten.arguments if i >= first]
+    line = f" at {where[0]}" if where else ""
+    along = f"dimension {seed.dimension} of the result of {seed.primitive}{line}"
+    if cut:
+        dimensions = dict.fromkeys(d for _, d in cut)
+        numbered = ", ".join(map(str, dimensions))
+        along = f"dimension {numbered} of {names([leaf for leaf, _ in cut])}"
     return InPieces(
-        what=f"{pieces} pieces of {value}, dimension {seed.dimension}",
-        code=f"compute in {pieces} pieces along dimension {seed.dimension} of {value} "
-        "(jax.lax.map over the pieces, or accumulated gradients)",
-        where=where,
-        seed=seed,
-        pieces=pieces,
-        strided=strided,
+        along=along, where=where, seed=seed, strided=strided, **_counted(along, rewritten.pieces)
     )
+
+
+def _counted(along: str, pieces: int) -> dict[str, Any]:
+    """What says how many pieces there are."""
+    return {
+        "what": f"{pieces} pieces along {along}",
+        "code": f"compute in {pieces} pieces along {along}, one after another (jax.lax.scan or "
+        "jax.lax.map), and add up what the pieces sum",
+        "cost": pieces,
+        "pieces": pieces,
+    }
 
 
 PIECES = Change(

@@ -18,6 +18,8 @@ VARIANT = "variant"
 class Replace(Edit):
     """Another function with the same arguments, in the place of the step."""
 
+    numbers_values = True
+
     variant: Callable[..., Any]
 
     def on(self, call: Call) -> Call:
@@ -38,4 +40,10 @@ def variants(functions: Mapping[str, Callable[..., Any]]) -> Change:
         for name, function in functions.items():
             yield variant(function, name)
 
-    return Change(VARIANT, "C", "whatever the variant computes; nothing was compared", edits)
+    return Change(
+        VARIANT,
+        "C",
+        "whatever the variant computes; nothing was compared",
+        edits,
+        frees_arguments=True,
+    )

@@ -30,6 +30,7 @@ class Rewritten:
         pieces: How many pieces each loop runs.
         reasons: Why values were made whole.
         in_pieces_bytes: How many bytes of the original's values are made in pieces only.
+        arguments: The flat arguments that are cut for it, each with its dimension.
     """
 
     jaxpr: Any
@@ -37,6 +38,7 @@ class Rewritten:
     pieces: int
     reasons: tuple[Reason, ...]
     in_pieces_bytes: int
+    arguments: tuple[tuple[int, int], ...] = ()
 
 
 def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewritten:
@@ -70,7 +72,9 @@ def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewrit
         v.nbytes for stage in loops for step in stage.loop for v in _made_by(step) - made - whole
     )
     pieces = grid.full + (grid.rest > 0)
-    return Rewritten(jaxpr, len(loops), pieces, tuple(analysis.reasons), saved)
+    offered = ((i, analysis.offers.get(v)) for i, v in enumerate(program.inputs))
+    cut = tuple((i, split.dimension) for i, split in offered if split is not None)
+    return Rewritten(jaxpr, len(loops), pieces, tuple(analysis.reasons), saved, cut)
 
 
 def _analyzed(

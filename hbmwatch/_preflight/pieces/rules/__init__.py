@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
 
 from hbmwatch._preflight.pieces.program import Node
 from hbmwatch._preflight.pieces.rules import (
@@ -51,8 +52,19 @@ def place(
 
 
 def _names_devices(node: Node) -> bool:
-    """Whether the equation also says where its output lies."""
-    return any(node.params.get(key) is not None for key in ("sharding", "out_sharding"))
+    """Whether the equation also says where its output lies.
+
+    On a mesh whose axes are all automatic, JAX notes a sharding that says nothing.
+    """
+    places = (node.params.get(key) for key in ("sharding", "out_sharding", "dst_sharding"))
+    return any(place is not None and not _is_automatic(place) for place in places)
+
+
+def _is_automatic(sharding: object) -> bool:
+    """Whether XLA chooses how a value lies: no axis of the mesh is explicit, and none is named."""
+    if not isinstance(sharding, NamedSharding) or any(sharding.spec):
+        return False
+    return all(kind == AxisType.Auto for kind in sharding.mesh.axis_types)
 
 
 def is_same_again(node: Node) -> bool:

@@ -1,0 +1,138 @@
+"""A step with changes, that runs: jitted, and called as the step is."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from hbmwatch._jax.jit_options import jit_options
+from hbmwatch._jax.request import lowerable
+from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange
+from hbmwatch._preflight.changes.change import Edit
+from hbmwatch._preflight.changes.tracing import call_of
+
+
+def apply(step: Callable[..., Any], edits: tuple[Edit, ...]) -> Any:
+    """The step with changes, watched if it was.
+
+    Raises:
+        ValueError: One of the changes cannot be applied to a step.
+        TypeError: The step is jitted by another library.
+    """
+    for edit in edits:
+        if edit.unapplied:
+            raise ValueError(f"{edit.what} cannot be applied: {edit.unapplied}")
+    applied = Applied(step, edits)
+    watched_alike = getattr(step, "watched_alike", None)
+    return applied if watched_alike is None else watched_alike(applied)
+
+
+class Applied:
+    """A step with changes. Each signature of its arguments is traced and changed once.
+
+    It pickles if the step does.
+    """
+
+    def __init__(self, step: Callable[..., Any], edits: tuple[Edit, ...]) -> None:
+        owner, self._args, self._kwargs = lowerable(step, (), {})
+        options = jit_options(owner)
+        if options is None:
+            code = "; ".join(edit.code for edit in edits)
+            raise TypeError(
+                "a change can be applied to a function, or to what jax.jit returned, not to "
+                f"{type(owner).__name__}: write it into the step ({code})"
+            )
+        self._given, self._edits = step, edits
+        self._owner, self._options = owner, options
+        self._programs: dict[Any, _Program] = {}
+        self._lock = threading.RLock()
+        # Not what `step` has in its __dict__: there are its own `lower` and `trace`.
+        functools.update_wrapper(self, step, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the step returns."""
+        program, leaves = self._program(args, kwargs)
+        return program.run(leaves)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The jax.stages.Lowered of the changed step, whose arguments and outputs are flat."""
+        program, leaves = self._program(args, kwargs)
+        return program.jitted.lower(*program.call.constants, *leaves)
+
+    def clear_cache(self) -> None:
+        """Forget the programs of all signatures."""
+        with self._lock:
+            self._programs.clear()
+
+    def __reduce__(self) -> Any:
+        return Applied, (self._given, self._edits)
+
+    def _program(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[_Program, list[Any]]:
+        """The program for a call, and its flat arguments."""
+        args, kwargs = (*self._args, *args), {**self._kwargs, **kwargs}
+        leaves, tree = jax.tree.flatten(self._options.dynamic(args, kwargs))
+        key = (tree, self._options.static(args, kwargs), tuple(map(_kind, leaves)))
+        program = self._programs.get(key)
+        if program is None:
+            with self._lock:
+                program = self._programs.get(key) or _Program(self._changed(args, kwargs))
+                self._programs[key] = program
+        return program, leaves
+
+    def _changed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """The call with the changes.
+
+        Raises:
+            ValueError: One of them cannot be made for these arguments.
+        """
+        call = call_of(self._owner, args, kwargs, None)
+        for edit in self._edits:
+            try:
+                call = edit.on(call)
+            except NothingToChange as reason:
+                raise ValueError(f"{edit.what}: not for these arguments: {reason}") from reason
+        return call
+
+
+class _Program:
+    """The changed program of one signature."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.jitted = call.jitted()
+        self._moved = [(i, leaf) for i, leaf in enumerate(call.arguments) if leaf.moved]
+
+    def run(self, leaves: list[Any]) -> Any:
+        """The outputs, as the step gives them."""
+        for i, leaf in self._moved:
+            leaves[i] = _put(leaves[i], leaf)
+        outputs = self.jitted(*self.call.constants, *leaves)
+        return jax.tree.unflatten(self.call.out_tree, outputs)
+
+
+def _put(array: Any, leaf: Leaf) -> Any:
+    """The array as the program takes it. After the first step it is like that already."""
+    if getattr(array, "dtype", leaf.shape.dtype) != leaf.shape.dtype:
+        array = array.astype(leaf.shape.dtype)
+    sharding = leaf.sharding
+    if sharding is None or isinstance(array, jax.core.Tracer):
+        return array
+    if not isinstance(array, jax.Array):
+        return jax.device_put(array, sharding)
+    is_there = array.sharding.is_equivalent_to(sharding, array.ndim)
+    if is_there and array.sharding.memory_kind == sharding.memory_kind:
+        return array
+    return jax.device_put(array, sharding, donate=leaf.donated)
+
+
+def _kind(leaf: Any) -> Any:
+    """What of a leaf the program depends on."""
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return tuple(leaf.shape), leaf.dtype, bool(getattr(leaf, "weak_type", False))
+    return type(leaf)

@@ -1,0 +1,141 @@
+"""A step that does not fit a device: changes with which it does, found by compiling them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hbmwatch._preflight.changes import CHANGES
+from hbmwatch._preflight.changes.tracing import call_of
+from hbmwatch._preflight.changes.variants import variants as trying
+from hbmwatch._preflight.fits import check_options
+from hbmwatch._preflight.planning import Search
+from hbmwatch._preflight.plans import Plan, Row
+from hbmwatch._preflight.targets import Target, resolve, target_of
+from hbmwatch._preflight.tries import Tried, Tries
+from hbmwatch._preflight.verdicts import Fit
+
+Variants = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+# How much of the time the compile of the step as it is may take.
+_SHARE_OF_FIRST = 0.4
+
+
+def plan(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    on: Any = None,
+    seconds: float = 60.0,
+    variants: Variants | None = None,
+    keep_values: bool = True,
+    limit_bytes: int | None = None,
+    timeout_s: float = 600.0,
+    memory_fraction: float | None = None,
+    on_try: Callable[[str, Fit], object] | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Find a change with which a step fits a device, according to the compiler of that device.
+
+    Nothing runs, and no device memory is touched: only the shapes of the arguments count. Changes
+    without recomputation are tried first, then changes that do more work for the same values, then
+    changes with other values. The first that fits ends the search, and is compiled to the end. How
+    fast a changed step is, is not measured.
+
+    Args:
+        step: A function, jitted or not, watched or not, a method, or what flax.nnx.jit or
+            equinox.filter_jit returns.
+        args: Its arguments, as arrays or jax.ShapeDtypeStructs, on any devices.
+        on: The target, as for `fits`.
+        seconds: When to stop. What was found until then comes back.
+        variants: Your own variants of the step, to be tried after the changes that keep the values;
+            by name, or as functions with names.
+        keep_values: A change with other values is tried only if no other fits; False allows it to
+            be the best row.
+        limit_bytes: A limit to use instead of the device's.
+        timeout_s: Seconds for each compile.
+        memory_fraction: As for `fits`.
+        on_try: Called with each change, as a sentence, and its verdict.
+        kwargs: Keyword arguments of the step.
+
+    Raises:
+        ValueError: As for `fits`; or the target has no known limit, and limit_bytes was not given.
+        ImportError: The target's compiler is not installed.
+        TypeError: The step cannot be lowered for the target, or jax.jit does not compile it.
+    """
+    check_options("assigned", limit_bytes, timeout_s)
+    check_options("assigned", limit_bytes, seconds)
+    own = named_variants(variants)
+    start = time.monotonic()
+    named = resolve(on, memory_fraction) if on is not None else None
+    call = call_of(step, args, kwargs, None if named is None else named.platform)
+    target = named or target_of(call.lowered, memory_fraction)
+    _check_limit(target, limit_bytes)
+    tries = Tries(target, start + seconds, timeout_s, limit_bytes, on_try)
+    fit, facts = tries.compile(call, "assigned", _SHARE_OF_FIRST)
+    if fit.fits and fit.proof == "assigned":
+        proved, facts = tries.compile(call, "compiled")
+        fit = proved if proved.fits is not None else fit
+    if fit.fits:
+        return Plan(fit, keep_values=keep_values, seconds=time.monotonic() - start)
+    keeping = [change for change in CHANGES if change.kind != "C"]
+    others = [change for change in CHANGES if change.kind == "C"]
+    changes = (*keeping, *([trying(own)] if own else []), *others)
+    search = Search(tries, changes)
+    search.run(Tried(call, (), fit, facts))
+    return Plan(
+        before=fit,
+        rows=tuple(_row(tried) for tried in sorted(tries.done, key=search.rank)),
+        untried=MappingProxyType(search.untried),
+        notes=tuple(search.notes),
+        keep_values=keep_values,
+        error=search.error,
+        seconds=time.monotonic() - start,
+    )
+
+
+def named_variants(variants: Variants | None) -> dict[str, Callable[..., Any]]:
+    """The variants by their names.
+
+    Raises:
+        TypeError: One of them is no function.
+        ValueError: Two of them have the same name.
+    """
+    if variants is None:
+        return {}
+    if isinstance(variants, Mapping):
+        found = dict(variants)
+    else:
+        given = list(variants)
+        found = {getattr(one, "__name__", type(one).__name__): one for one in given}
+        if len(found) < len(given):
+            raise ValueError("two variants have the same name: pass a mapping from names to them")
+    for name, variant in found.items():
+        if not callable(variant):
+            raise TypeError(f"the variant {name} is {type(variant).__name__}, not a function")
+    return found
+
+
+def _check_limit(target: Target, limit_bytes: int | None) -> None:
+    if limit_bytes is None and target.limit_bytes is None:
+        raise ValueError(f"the memory limit of {target} is unknown; pass limit_bytes")
+
+
+def _row(tried: Tried) -> Row:
+    """A try as the user reads it."""
+    changes = [change for change, _ in tried.steps]
+    edits = tuple(edit for _, edit in tried.steps)
+    kinds: list[Any] = [change.kind for change in changes]
+    return Row(
+        changes=tuple(change.name for change in changes),
+        kind=max(kinds),
+        what=", ".join(edit.what for edit in edits),
+        code="\n".join(edit.code for edit in edits),
+        where=tuple(dict.fromkeys(line for edit in edits for line in edit.where)),
+        values="; ".join(
+            dict.fromkeys(change.values for change in changes if change.kind == max(kinds))
+        ),
+        fit=tried.fit,
+        edits=edits,
+    )

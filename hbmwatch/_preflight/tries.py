@@ -1,0 +1,134 @@
+"""Compiles calls with changes, one after another, until the time is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
+from hbmwatch._preflight.changes.call import Call, NothingToChange
+from hbmwatch._preflight.changes.change import Change, Edit
+from hbmwatch._preflight.fits import fit_of
+from hbmwatch._preflight.targets import Target
+from hbmwatch._preflight.verdicts import Fit
+from hbmwatch._records.message import OomMessage
+from hbmwatch._report.report import OomReport
+
+_log = logging.getLogger("hbmwatch")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A call that was compiled.
+
+    Attributes:
+        call: The call, with the changes made.
+        steps: The changes and their edits, in the order in which they were made.
+        fit: The verdict on it.
+        facts: The facts of its program; None if there was no buffer assignment.
+        number: Its place in the order of the tries.
+    """
+
+    call: Call
+    steps: tuple[tuple[Change, Edit], ...]
+    fit: Fit
+    facts: ProgramFacts | None
+    number: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The kind of the changes together: the last of their letters."""
+        return max((change.kind for change, _ in self.steps), default="A")
+
+
+@dataclass(slots=True, eq=False)
+class Tries:
+    """Asks the compiler of a target, and keeps what it said.
+
+    Attributes:
+        target: What the calls are compiled for.
+        until: When the time is over, by time.monotonic().
+        timeout_s: Seconds for each compile.
+        limit_bytes: A limit to use instead of the target's.
+        on_try: Called with what was changed, and the verdict.
+        done: All tries with changes, in their order.
+    """
+
+    target: Target
+    until: float
+    timeout_s: float
+    limit_bytes: int | None = None
+    on_try: Callable[[str, Fit], object] | None = None
+    done: list[Tried] = dataclasses.field(default_factory=list)
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that are left."""
+        return self.until - time.monotonic()
+
+    def compile(
+        self, call: Call, proof: Proof, share: float = 1.0
+    ) -> tuple[Fit, ProgramFacts | None]:
+        """The verdict on a call, and the facts of its program.
+
+        Args:
+            call: The call.
+            proof: "assigned" or "compiled".
+            share: How much of the time that is left it may take.
+        """
+        start = time.monotonic()
+        lowered = call.lower()
+        timeout_s = max(0.0, min(self.timeout_s, share * self.left_s))
+        compiled = compile_for(lowered, self.target, proof=proof, timeout_s=timeout_s)
+        seconds = time.monotonic() - start
+        fit = fit_of(lowered, self.target, compiled, self.limit_bytes, seconds)
+        return fit, _facts(compiled, call, lowered)
+
+    def attempt(self, before: Tried, *more: tuple[Change, Edit]) -> Tried:
+        """Make more changes to a call, and compile it with all of them.
+
+        What the user's code, or JAX, raises on the way is an error of the verdict.
+
+        Raises:
+            NothingToChange: The call does not allow it.
+        """
+        facts: ProgramFacts | None = None
+        call = before.call
+        try:
+            for _, edit in more:
+                call = edit.on(call)
+            fit, facts = self.compile(call, "assigned")
+        except NothingToChange:
+            raise
+        except Exception as error:
+            _log.debug("%s could not be compiled", more[-1][1].what, exc_info=error)
+            fit = self._no_verdict(f"{type(error).__name__}: {_first_line(error)}")
+        return self.keep(Tried(call, (*before.steps, *more), fit, facts, len(self.done)))
+
+    def keep(self, tried: Tried) -> Tried:
+        """Remember a try."""
+        self.done.append(tried)
+        if self.on_try is not None:
+            self.on_try(" + ".join(edit.what for _, edit in tried.steps), tried.fit)
+        return tried
+
+    def _no_verdict(self, error: str) -> Fit:
+        """The verdict on what could not be compiled."""
+        report = OomReport(message=OomMessage(""), summary=None, device=None)
+        limit = self.limit_bytes or self.target.limit_bytes
+        return Fit(None, None, None, limit, self.target.name, "assigned", report, error=error)
+
+
+def _facts(compiled: Compiled, call: Call, lowered: object) -> ProgramFacts | None:
+    if compiled.program is None or compiled.summary is None:
+        return None
+    message = compiled.message or OomMessage("")
+    return ProgramFacts(compiled.program, compiled.summary, message, call.info(lowered))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
