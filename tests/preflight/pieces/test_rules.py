@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from hbmwatch._jax import replay
+from hbmwatch._preflight.pieces import rewrite, seeds
 from hbmwatch._preflight.pieces.program import Node, Value, constant, flatten
 from hbmwatch._preflight.pieces.rules import RULES, place
 from hbmwatch._preflight.pieces.rules.axis import Placement, Slot, checked
@@ -445,5 +448,22 @@ def test_every_rule_has_a_case() -> None:
 
     assert {name.replace("-", "_") for name in RULES} - tested <= {
         *("copy", "copy_p", "eq_to", "igamma_grad_a", "iota", "le_to", "lt_to", "scatter_sub"),
-        *("log2", "one_minus_square", "stack", "tile", "unstack"),
+        *("log2", "one_minus_square", "reshard", "stack", "tile", "unstack"),
     }
+
+
+def test_the_shardings_of_an_automatic_mesh_do_not_stop_a_cut() -> None:
+    """On a mesh, JAX writes a sharding that says nothing into the equations of a gradient."""
+    mesh = Mesh(np.array(jax.devices("cpu")[:4]), ("data",))
+    weights, batch = (
+        jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, spec))
+        for spec in (P(), P("data"))
+    )
+
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.mean(jnp.tanh(jnp.tanh(x @ w) @ w))
+
+    closed = jax.jit(jax.grad(loss)).trace(weights, batch).jaxpr
+    cut = next(seed for seed in seeds(closed) if seed.argument == 1 and seed.dimension == 0)
+
+    assert rewrite(closed, cut, 4, strided=True).stages == 1
