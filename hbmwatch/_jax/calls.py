@@ -53,7 +53,7 @@ class Traced(NamedTuple):
 
     Attributes:
         calls: The calls that it lies in, outermost first, without those of JAX's own functions.
-        line: The line that runs in the innermost of them that is the user's.
+        line: The line that runs in the innermost of them; 0 where there is none.
     """
 
     calls: tuple[Call, ...]
@@ -114,7 +114,7 @@ class Recording:
         del self._stack[same:]
         self._stack += [(each, self._call(each)) for each in frames[same:]]
         calls = [(frame, call) for frame, call in self._stack if call is not None]
-        line = next((f.f_lineno for f, c in reversed(calls) if c.function.is_users), 0)
+        line = calls[-1][0].f_lineno if calls else 0
         return Traced(tuple(call for _, call in calls), line)
 
     def _call(self, frame: types.FrameType) -> Call | None:

@@ -99,12 +99,11 @@ class _Building:
         return made
 
     def scan_body(self, scan: Any) -> tuple[Call, ...]:
-        """The body of a scan as a call, by the line of the user that scans."""
+        """The body of a scan as a call, by the line that scans, which may be in a library."""
         at = self.recording.traced(scan)
-        users = [call.function for call in at.calls if call.function.is_users]
-        if not users:
+        if not at.calls:
             return ()
-        function = Function(users[-1].file, at.line, SCAN_BODY, is_users=True)
+        function = at.calls[-1].function._replace(line=at.line, name=SCAN_BODY)
         return (Call(function, next(self.numbers)),)
 
 

@@ -35,6 +35,8 @@ _MOST = 8
 # A place that saves less than this share of what is kept is not worth a compile.
 _LEAST_SHARE = 0.03
 _SAME_SHARE = 0.02
+# Groups compute most of the forward pass once more, so they must free this share of what is left.
+_LEAST_GAIN_OF_GROUPS = 0.1
 _LEAST_NESTED = 9
 
 
@@ -216,23 +218,22 @@ def _trace(step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _ranked(estimates: list[Estimate]) -> list[Placement]:
-    """The places of all forward passes of a step: those of the user, then those in groups."""
-    least = _LEAST_SHARE * sum(estimate.total for estimate in estimates)
-    found: list[Placement] = []
-    nested: list[Placement] = []
+    """The places of all forward passes of a step: the user's functions first, then libraries'."""
+    total = sum(estimate.total for estimate in estimates)
+    found: list[list[Placement]] = []
     for function, effect in _effects(estimates):
         one = _placement(function, effect, 1, effect.saves)
-        if effect.saves > least and not any(_is_same(one, other) for other in found):
-            found.append(one)
-            group = _group_of(effect.in_a_row)
-            if group > 1 and effect.nested() > effect.saves + least:
-                nested.append(_placement(function, effect, group, effect.nested()))
-    nested.sort(key=lambda one: -one.saves_bytes)
-    # Groups of the calls inside a function that is called as often only compute more.
-    outer = {one.calls: one for one in reversed(nested)}
-    found += outer.values()
-    found.sort(key=lambda one: (not one.function.is_users, one.group > 1, -one.saves_bytes))
-    return found[:_MOST]
+        is_new = not any(_is_same(one, other[0]) for other in found)
+        if effect.saves > _LEAST_SHARE * total and is_new:
+            found.append([one])
+            # Groups of a part of each layer keep no less than groups of whole layers.
+            of_layers = any(len(p) > 1 and p[0].calls == effect.calls for p in found)
+            group = 1 if of_layers else _group_of(effect.in_a_row)
+            gain = effect.nested() - effect.saves
+            if group > 1 and gain > _LEAST_GAIN_OF_GROUPS * (total - effect.saves):
+                found[-1].append(_placement(function, effect, group, effect.nested()))
+    found.sort(key=lambda places: (not places[0].function.is_users, -places[0].saves_bytes))
+    return [place for places in found for place in places][:_MOST]
 
 
 def _effects(estimates: list[Estimate]) -> list[tuple[Function, Effect]]:
@@ -266,5 +267,5 @@ def _is_same(one: Placement, other: Placement) -> bool:
 
 def _is_public(function: Function) -> bool:
     """Whether a function of a library is one that a user can wrap, and no wrapper of it."""
-    name = function.name.rpartition(".")[2]
-    return name == "__call__" or not (name.startswith("_") or "wrap" in name)
+    names = [name for name in function.name.split(".") if name != "__call__"]
+    return not any(name.startswith("_") or "wrap" in name for name in names)

@@ -104,7 +104,7 @@ def test_groups_of_calls_keep_the_gradients(scanned: bool) -> None:
     loss = scanned_loss if scanned else unrolled_loss
     step = jax.jit(lambda *args: jax.value_and_grad(loss)(*args), compiler_options=FAST_COMPILE)
 
-    changed = placed(step, candidates(step, *args)[-1])
+    changed = placed(step, next(p for p in candidates(step, *args) if p.group > 1))
 
     assert checkpoints(changed, *args) == (3 if scanned else 9 + 9 + 3)
     assert largest_error(changed(*args), step(*args)) <= 1e-5
@@ -197,10 +197,10 @@ def test_the_places_are_those_that_a_person_would_name() -> None:
 
     assert [(one.name, one.where, one.calls, one.group) for one in places] == [
         ("block", where(block), 16, 1),
-        ("helper", where(helper), 16, 1),
         ("block", where(block), 16, 4),
+        ("helper", where(helper), 16, 1),
     ]
-    assert [one.code for one in places[::2]] == [
+    assert [one.code for one in places[:2]] == [
         f"wrap `block`, {where(block)}, called 16 times, in jax.checkpoint",
         f"wrap `block`, {where(block)}, called 16 times, in jax.checkpoint, and each 4 of them in "
         "a row in one more jax.checkpoint",
