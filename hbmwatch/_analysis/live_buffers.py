@@ -136,9 +136,16 @@ class PeakBuffers:
             return ()
         known: dict[Family, bool] = {}
         for live in self.live:
-            if live.op.kind == "temporary" and live.family not in known:
+            if live.family not in known and self._is_temporary(live):
                 known[live.family] = self._is_saved(live)
         return tuple(live for live in self.live if known.get(live.family))
+
+    def _is_temporary(self, live: LiveBuffer) -> bool:
+        """Whether a buffer is temporary; a loop may fill one in the memory of a later output."""
+        if live.op.kind != "output" or live.loop_buffer is None:
+            return live.op.kind == "temporary"
+        form = (live.dims, live.element_type)
+        return all((result.dims, result.element_type) != form for result in self.graph.results)
 
     def _is_saved(self, live: LiveBuffer) -> bool:
         """Whether the forward pass made a temporary and the backward pass reads it."""

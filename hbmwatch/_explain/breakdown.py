@@ -12,7 +12,13 @@ from hbmwatch._records.message import OomMessage
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import PeakOp
-from hbmwatch._records.roles import argument_role, role_of, temporary_role
+from hbmwatch._records.roles import (
+    OPTIMIZER,
+    argument_role,
+    is_ambiguous,
+    role_of,
+    temporary_role,
+)
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.types import MemoryColor
 
@@ -108,30 +114,45 @@ def _roles(facts: ProgramFacts) -> Iterator[str]:
     lives = {live.op.instruction: live for live in facts.live}
     weights = {a.dims for a in facts.arguments if a.number in facts.state}
     batch = {argument.number for argument in facts.batch.arguments}
+    trains = facts.buffers.differentiated
     for op in facts.summary.ops:
         if op.kind == "parameter":
-            yield _argument_role(arguments.get(op.op_name), facts.state, batch)
+            yield _argument_role(arguments.get(op.op_name), facts.state, batch, trains)
         else:
             live = lives.get(op.instruction)
             yield _role(op, live, op.instruction in saved, weights)
 
 
-def _argument_role(argument: Argument | None, state: Container[int], batch: Container[int]) -> str:
-    """The role of an argument: by its batch dimension, by its path, by whether it is returned."""
+def _argument_role(
+    argument: Argument | None, state: Container[int], batch: Container[int], trains: bool
+) -> str:
+    """The role of an argument: by its batch dimension, by its path, by whether it is returned.
+
+    Args:
+        argument: The argument; None where it is not known.
+        state: The numbers of the arguments that are returned updated.
+        batch: The numbers of those with a batch dimension.
+        trains: Whether the program has a backward pass: else what it returns updated is some state,
+            and "velocity" is no optimizer's.
+    """
     if argument is None:
         return "arguments"
     is_returned = argument.number in state
     if not is_returned and argument.number in batch:
         return "batch"
-    unknown = "parameters or optimizer state" if is_returned else "other arguments"
-    return argument_role(argument.path) or unknown
+    named = argument_role(argument.path)
+    if named == OPTIMIZER and not trains and is_ambiguous(argument.path):
+        named = ""
+    if named or not is_returned:
+        return named or "other arguments"
+    return "parameters or optimizer state" if trains else "updated arguments"
 
 
 def _role(
     op: PeakOp, live: LiveBuffer | None, saved: bool, weights: Iterable[tuple[int, ...]]
 ) -> str:
     """The role of a buffer that is not an argument."""
-    if not op.instruction or op.kind in ("output", "constant"):
+    if not op.instruction or op.kind == "constant" or (op.kind == "output" and not saved):
         return role_of(op)
     role = temporary_role(op.opcode, live.context if live is not None else op.op_name)
     if saved and role != "collectives":

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.products import Product
+from hbmwatch._records.report import Finding
+
+PRIOR_WEIGHT = 1.8
+# All residuals are more than the scores among them.
+KEPT_WEIGHT = 0.9
+_KEPT = "The attention scores of every layer"
+
+
+def _weigh(facts: ProgramFacts, finding: Finding) -> float:
+    """The weight: below that of residuals where the scores are residuals."""
+    return KEPT_WEIGHT if finding.title.startswith(_KEPT) else PRIOR_WEIGHT
+
 
 ADVICE = BufferAdvice(
     slug="attention-scores",
-    prior_weight=1.8,
+    prior_weight=PRIOR_WEIGHT,
+    weigh=_weigh,
     title="A full attention score matrix (all pairs of tokens){at}",
     remedy="Use attention that never stores the score matrix: jax.nn.dot_product_attention with a "
     "flash (cudnn) or Pallas splash kernel, or jax.lax.map over blocks of queries.",
     link="https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html",
     will_not_help="jax.checkpoint around the layer: the scores of one layer still exist in full",
+)
+KEPT_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=KEPT_WEIGHT,
+    weigh=_weigh,
+    title=f"{_KEPT} are kept for the backward pass{{at}}",
+    remedy="Use attention that never stores the score matrix, forward or backward: "
+    "jax.nn.dot_product_attention with a flash (cudnn) or Pallas splash kernel. jax.checkpoint "
+    "around each layer frees all scores but those of one layer.",
+    link=ADVICE.link,
 )
 # Queries and keys have a batch, a token and a feature dimension; logits come from a plain matrix.
 LEAST_RANK = 3
@@ -20,8 +45,23 @@ LEAST_RANK = 3
 
 def is_attention(candidate: Candidate) -> bool:
     """Whether a softmax reads a product of two batches of tokens, or a square product."""
-    product = candidate.product
-    if product is None or not candidate.is_softmax_input:
+    if candidate.product is None or not candidate.is_softmax_input:
         return False
+    return _multiplies_batches(candidate.product) or candidate.is_square
+
+
+def is_kept(candidate: Candidate) -> bool:
+    """Whether residuals are a product of two batches of tokens, or the softmax of one.
+
+    The body of a scan has no name of the softmax, so that its exponential counts.
+    """
+    if candidate.product is None or not _multiplies_batches(candidate.product):
+        return False
+    exponential = "exponential" in candidate.origin.chain
+    return exponential or candidate.is_softmax_input
+
+
+def _multiplies_batches(product: Product) -> bool:
+    """Whether both factors of a product have a batch, a token and a feature dimension."""
     ranks = [len([d for d in f.shape.dimensions if d > 1]) for f in product.factors]
-    return min(ranks, default=0) >= LEAST_RANK or candidate.is_square
+    return min(ranks, default=0) >= LEAST_RANK

@@ -93,14 +93,29 @@ def find(facts: ProgramFacts) -> list[Finding]:
         padded = candidate.first.op.expansion >= LEAST_PADDED_EXPANSION
         if advice is not None and (advice.even_if_padded or not padded):
             classified.setdefault(advice.slug, (advice, []))[1].append(candidate)
+    scores = [c for c in _families(facts) if _is_per_layer(c) and attention_scores.is_kept(c)]
+    if scores:
+        advice = attention_scores.KEPT_ADVICE
+        classified.setdefault(advice.slug, (advice, []))[1].extend(scores)
     return [_finding(advice, found) for advice, found in classified.values()]
 
 
 def candidates(facts: ProgramFacts) -> list[Candidate]:
-    """The large families of equal buffers, largest first.
+    """The large families of equal buffers that the rules look at, largest first.
 
     Residuals and what a jax.checkpoint recomputes are left to the findings on them.
     """
+    return [c for c in _families(facts) if not (_is_per_layer(c) or is_recomputed(c.first.context))]
+
+
+def _is_per_layer(candidate: Candidate) -> bool:
+    """Whether buffers are residuals, one for each layer."""
+    stacked = candidate.first.loop_buffer is not None
+    return candidate.is_residual and (stacked or is_one_per_layer(len(candidate.buffers)))
+
+
+def _families(facts: ProgramFacts) -> list[Candidate]:
+    """The large families of equal buffers, largest first."""
     residuals = {id(live) for live in facts.buffers.saved}
     families: dict[object, list[LiveBuffer]] = {}
     for live in facts.live:
@@ -111,11 +126,7 @@ def candidates(facts: ProgramFacts) -> list[Candidate]:
     for family in sorted(families.values(), key=lambda family: -all_bytes(family)):
         if all_bytes(family) < facts.least_part_bytes:
             break
-        first = family[0]
-        is_residual = id(first) in residuals
-        per_layer = first.loop_buffer is not None or is_one_per_layer(len(family))
-        if not (is_residual and per_layer) and not is_recomputed(first.context):
-            found.append(Candidate(facts, family, is_residual))
+        found.append(Candidate(facts, family, is_residual=id(family[0]) in residuals))
     return found
 
 

@@ -10,7 +10,9 @@ from hbmwatch._analysis.facts import Argument, ProgramFacts
 from hbmwatch._analysis.graph import elements
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.sources import source_of
+from hbmwatch._findings import callback
 from hbmwatch._findings.advice import Advice, all_bytes
+from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import SHARDING, at_lines, list_some, plural
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
@@ -99,7 +101,13 @@ def copies(facts: ProgramFacts) -> list[Copy]:
     """The buffers at the peak that hold a sharded array, or rows of it, for all devices."""
     least = LEAST_SHARE_OF_MINIMUM * facts.minimum_saving_bytes
     large = [live for live in facts.live if live.size_bytes >= least]
-    temporaries = (live for live in large if live.op.kind in ("temporary", "output"))
+    # What is gathered for a callback has a finding that says so.
+    temporaries = (
+        live
+        for live in large
+        if live.op.kind in ("temporary", "output")
+        and not callback.is_sent_to_host(Candidate(facts, [live]))
+    )
     return [copy for live in temporaries if (copy := _copy(facts, live)) is not None]
 
 

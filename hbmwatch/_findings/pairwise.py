@@ -5,17 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import elements
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import LAX_MAP
 from hbmwatch._findings.random_bits import THREEFRY_OPCODES
+from hbmwatch._records.report import Finding
 from hbmwatch._xla.protos import HloInstructionProto
+
+PRIOR_WEIGHT = 1.7
+# Above the padding of what is gathered.
+GATHERED_WEIGHT = 2.1
+_GATHERED = "Pairs of rows are gathered"
+
+
+def _weigh(facts: ProgramFacts, finding: Finding) -> float:
+    """The weight: above that of padding where an index gathers the pairs."""
+    return GATHERED_WEIGHT if finding.title.startswith(_GATHERED) else PRIOR_WEIGHT
+
 
 ADVICE = BufferAdvice(
     slug="pairwise",
-    prior_weight=1.7,
+    prior_weight=PRIOR_WEIGHT,
+    weigh=_weigh,
     title="An all-pairs buffer (pairwise differences or products){at}",
     remedy="Do not compute all pairs at once: expand the square (x**2 - 2 x @ y.T + y**2), or go "
     "over blocks of rows with jax.lax.map(..., batch_size=...).",
@@ -24,8 +38,9 @@ ADVICE = BufferAdvice(
 )
 GATHER_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
-    prior_weight=2.1,  # above the padding of what is gathered
-    title="Pairs of rows are gathered all at once{at}",
+    prior_weight=GATHERED_WEIGHT,
+    weigh=_weigh,
+    title=f"{_GATHERED} all at once{{at}}",
     remedy="Go over blocks of rows with jax.lax.map(..., batch_size=...): compute the index, "
     "gather and reduce for one block at a time. For all pairs, broadcast instead of gathering "
     "(x[:, None] - x[None]), which the compiler can fuse into the reduction.",

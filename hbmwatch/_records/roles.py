@@ -13,10 +13,13 @@ from hbmwatch._records.paths import path_keys
 if TYPE_CHECKING:
     from hbmwatch._records.peak_op import PeakOp
 
+OPTIMIZER = "optimizer state"
 ROLES: Mapping[str, str] = {
     "parameters": "arguments that are parameters or weights",
     "optimizer state": "arguments that are an optimizer's state",
-    "parameters or optimizer state": "arguments that are updated and returned",
+    "parameters or optimizer state": "arguments of a training step that it returns updated",
+    "cache": "arguments that are a cache, such as keys and values",
+    "updated arguments": "arguments of another program that it returns updated",
     "batch": "arguments with a batch dimension",
     "other arguments": "arguments that are not returned",
     "arguments": "arguments whose use is unknown",
@@ -46,8 +49,13 @@ _PARAMETERS = re.compile(
     re.IGNORECASE,
 )
 _NEITHER = re.compile(
-    r"batch(_\w+)?|data|inputs?|examples?|targets?|labels?|(\w+_)?cache|hyper_?params?|rngs?",
+    r"batch(_\w+)?|data|inputs?|examples?|targets?|labels?|hyper_?params?|rngs?",
     re.IGNORECASE,
+)
+_CACHE = re.compile(r"(\w+_)?caches?|kv|cached_(key|value)s?|past_key_values", re.IGNORECASE)
+# Keys that are an optimizer's in training, and may be anything in a simulation.
+_AMBIGUOUS = re.compile(
+    r"mu|nu|moment(s|a|um\w*)?|velocit(y|ies)|traces?|(\w+_)?ema(_\w+)?", re.IGNORECASE
 )
 # flax's optimizers hold the model that they update.
 _HOLDS_MODEL = re.compile(r"optimizer", re.IGNORECASE)
@@ -73,19 +81,32 @@ def argument_role(path: str) -> str:
     """The role that the pytree path of an argument says.
 
     Returns:
-        "parameters", "optimizer state", or "" if the path says neither.
+        "parameters", "optimizer state", "cache", or "" if the path says none of these.
     """
-    keys = [key.strip(".[]'\"") for key in path_keys(path)]
+    keys = _keys(path)
     for key, following in itertools.pairwise([*keys, ""]):
         if _HOLDS_MODEL.fullmatch(key) and _HELD_MODEL.fullmatch(following):
             return "parameters"
         if _NEITHER.fullmatch(key):
             return ""
+        if _CACHE.fullmatch(key):
+            return "cache"
         if _OPTIMIZER.fullmatch(key):
-            return "optimizer state"
+            return OPTIMIZER
         if _PARAMETERS.fullmatch(key):
             return "parameters"
     return ""
+
+
+def is_ambiguous(path: str) -> bool:
+    """Whether the key that names an optimizer's state may also name the state of a simulation."""
+    found = next((key for key in _keys(path) if _OPTIMIZER.fullmatch(key)), "")
+    return _AMBIGUOUS.fullmatch(found) is not None
+
+
+def _keys(path: str) -> list[str]:
+    """The keys of a path, without brackets, dots and quotes."""
+    return [key.strip(".[]'\"") for key in path_keys(path)]
 
 
 def temporary_role(opcode: str, op_name: str) -> str:

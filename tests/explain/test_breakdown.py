@@ -8,7 +8,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import breakdown, rollup, with_roles
 from hbmwatch._records.message import OomMessage
 from tests.findings.cases import UNUSABLE, explained
-from tests.hlo import MIB
+from tests.hlo import MIB, Hlo
 from tests.oom_programs.base import size
 
 
@@ -89,3 +89,27 @@ def test_the_rollup_is_all_of_the_peak_in_a_dozen_rows(name: str) -> None:
         assert sum(rows.values()) == summary.peak_bytes
         assert len(rows) <= 12
         assert named_rows == sorted(named_rows, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "training", "other"),
+    [
+        ("x", "parameters or optimizer state", "updated arguments"),
+        ("state.velocity", "optimizer state", "updated arguments"),
+        ("params['w']", "parameters", "parameters"),
+        ("cache[0]['k']", "cache", "cache"),
+    ],
+)
+def test_what_is_returned_updated_is_an_optimizers_only_in_training(
+    path: str, training: str, other: str
+) -> None:
+    """A donated activation, a velocity of a simulation and a cache are none."""
+    roles = []
+    for name in ("jit(f)/transpose(jvp())/mul", "jit(f)/mul"):
+        hlo = Hlo()
+        x = hlo.parameter(512, 512, path=path)
+        made = hlo.add("multiply", x, x, dims=(512, 512), name=name)
+        summary = with_roles(hlo.facts(outputs=(made,)))
+        roles += [op.role for op in summary.ops if op.kind == "parameter"]
+
+    assert roles == [training, other]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings import attention_scores
+from hbmwatch._findings import attention_scores, classify
+from hbmwatch._findings.rank import find_findings
 from tests.findings.products import product
+from tests.findings.saved import BACKWARD
 from tests.findings.small import classified
+from tests.hlo import Hlo
 
 
 @pytest.mark.parametrize(
@@ -25,3 +28,27 @@ def test_both_factors_of_scores_have_a_batch(
     """Three dimensions each that are not 1, or a square result."""
     assert attention_scores.LEAST_RANK == 3
     assert classified(product(first, second, dims, computed=True)) == slug
+
+
+@pytest.mark.parametrize(
+    ("factor", "slugs"),
+    [((16, 64, 64), ["attention-scores"]), ((64, 64), [])],
+    ids=["two batches of tokens", "a weight"],
+)
+def test_the_scores_of_every_layer_are_a_finding_beside_the_residuals(
+    factor: tuple[int, ...], slugs: list[str]
+) -> None:
+    """An attention that never stores them frees them, as jax.checkpoint does."""
+    hlo = Hlo()
+    x = hlo.parameter(16, 512, 64, path="x")
+    kept = []
+    for _ in range(3):
+        q, k = hlo.add("sort", x, dims=(16, 512, 64)), hlo.add("sort", x, dims=factor)
+        made = hlo.add("dot", q, k, dims=(16, 512, 512), name="jit(f)/jvp()/dot_general")
+        soft = hlo.add("exponential", made, dims=(16, 512, 512), name="jit(f)/jvp()/exp")
+        hlo.add("multiply", soft, dims=(16, 512, 512), name=BACKWARD)
+        kept.append(soft)
+    facts = hlo.facts(kept)
+
+    assert [finding.slug for finding in classify.find(facts)] == slugs
+    assert [finding.slug for finding in find_findings(facts)] == ["residuals", *slugs]

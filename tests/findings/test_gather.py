@@ -126,6 +126,15 @@ def last_of(computation: Any) -> int:
     return number
 
 
+def test_what_is_gathered_for_a_callback_is_left_to_the_finding_on_callbacks() -> None:
+    """Without the callback nothing is gathered."""
+    hlo = gathered()
+    whole = last(hlo)
+    hlo.add("custom-call", whole, name="jit(f)/debug_callback", custom_call_target="callback")
+
+    assert gather.find(hlo.facts((whole,), **SHARDED)) is None
+
+
 def test_what_the_program_returns_replicated_is_left_to_the_other_finding() -> None:
     """The finding on replication speaks of outputs that every device holds."""
     hlo = gathered()

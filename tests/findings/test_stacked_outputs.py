@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from hbmwatch._findings import classify
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings import classify, residuals
 from hbmwatch._findings.stacked_outputs import is_loop_state
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import parse_program
 from tests.findings.small import classified, largest
-from tests.hlo import Hlo
+from tests.hlo import Hlo, shape_of
 
 STEPS = (8, 256, 256)
 
 
-def scan(start: str = "broadcast", context: str = "jit(f)/while") -> tuple[Hlo, int]:
-    """A loop that fills one buffer slice by slice, and the buffer's id."""
+def scan(
+    start: str = "broadcast", context: str = "jit(f)/while", reads: bool = False, **shape: Any
+) -> tuple[Hlo, int]:
+    """A loop that fills one buffer slice by slice, and the buffer's id.
+
+    Args:
+        reads: Whether the loop reads the argument, too.
+    """
     hlo = Hlo()
     x = hlo.parameter(*STEPS, path="x")
-    zero = hlo.add(start, x, dims=STEPS)
-    begin = hlo.add("tuple", zero)
+    zero = hlo.add(start, x, dims=STEPS, **shape)
+    begin = hlo.add("tuple", zero, *([x] if reads else []))
     body = hlo.inner()
     carried = body.add("parameter", shape=hlo.known[begin]["shape"])
     whole = body.add("get-tuple-element", carried, dims=STEPS, tuple_index=0)
     value = body.add("exponential", dims=(1, 256, 256), name=f"{context}/body/exp")
     update = body.add("dynamic-update-slice", whole, value, dims=STEPS, name=f"{context}/body/x")
-    body.add("tuple", update)
+    kept = [body.add("get-tuple-element", carried, dims=STEPS, tuple_index=1)] if reads else []
+    body.add("tuple", update, *kept)
     hlo.add("while", begin, shape=hlo.known[begin]["shape"], calls=body)
     return hlo, zero
 
@@ -46,6 +58,53 @@ def test_a_loop_that_fills_a_buffer_stacks_its_outputs(
 
     assert classified(facts) == slug
     assert is_loop_state(largest(facts)) == (slug is None)
+
+
+def test_an_argument_that_goes_in_as_xs_and_comes_out_as_ys_is_to_be_carried() -> None:
+    """A key-value cache: "return only what is needed" does not apply."""
+    titles = {}
+    for reads in (False, True):
+        hlo, buffer = scan(reads=reads)
+        titles[reads] = [finding.title for finding in classify.find(hlo.facts((buffer,)))]
+
+    assert titles == {
+        False: ["A scan stacks its outputs over all steps"],
+        True: ["A scan reads an argument as xs and returns its next value as ys, so both exist"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("order", "slug"), [((0, 2, 1), "layout-copy"), ((2, 1, 0), None)], ids=["another", "the same"]
+)
+def test_a_carried_argument_that_is_copied_into_another_layout(
+    order: tuple[int, ...], slug: str | None
+) -> None:
+    """The loop updates the copy in place, so that donation cannot save it."""
+    hlo, buffer = scan("copy", shape=shape_of(*STEPS, minor_to_major=order))
+    facts = hlo.facts((buffer,))
+
+    assert classified(facts) == slug
+    if slug is not None:
+        (finding,) = classify.find(facts)
+        assert "dimensions in the order (1, 2, 0) instead of (0, 1, 2)" in finding.evidence
+
+
+@pytest.mark.parametrize(("returned", "slugs"), [(True, ["stacked-outputs"]), (False, [])])
+def test_a_residual_in_the_memory_of_an_output_is_no_stacked_output(
+    returned: bool, slugs: list[str]
+) -> None:
+    """XLA puts a stack that is freed early where an output is written later."""
+    hlo, buffer = scan(context="jit(f)/jvp()/while")
+    loss = hlo.add("negate", buffer, dims=(1,), name="jit(f)/transpose(jvp())/neg")
+    proto = hlo.program(outputs=(buffer,)).proto
+    if not returned:
+        proto.hlo_module.computations[0].root_id = loss
+    program = parse_program(proto.SerializeToString(), "jit_f(1)")
+    facts = ProgramFacts(program, peak_summary(program))
+
+    assert [live.op.kind for live in facts.live if live.loop_buffer is not None] == ["output"]
+    assert [finding.slug for finding in classify.find(facts)] == slugs
+    assert (residuals.find(facts) is not None) != returned
 
 
 def test_the_evidence_says_how_many_steps() -> None:

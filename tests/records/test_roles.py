@@ -7,7 +7,7 @@ import pytest
 from hbmwatch import PeakOp
 from hbmwatch._records.roles import ROLES, argument_role, role_of
 
-OPTIMIZER, PARAMETERS, UNKNOWN = "optimizer state", "parameters", ""
+OPTIMIZER, PARAMETERS, CACHE, UNKNOWN = "optimizer state", "parameters", "cache", ""
 
 # Paths of real train states, by library, and of hand-written ones.
 PATHS = {
@@ -23,7 +23,7 @@ PATHS = {
     "state.batch_stats['BatchNorm_0']['mean']": UNKNOWN,
     "variables['params']['Dense_0']['bias']": PARAMETERS,
     "variables['batch_stats']['BatchNorm_0']['var']": UNKNOWN,
-    "variables['cache']['layers_0']['attention']['cached_key']": UNKNOWN,
+    "variables['cache']['layers_0']['attention']['cached_key']": CACHE,
     "params['velocity_net']['kernel']": PARAMETERS,
     "params['encoder']['mu']['kernel']": PARAMETERS,
     # flax.nnx: modules and optimizers, as objects and as states
@@ -89,7 +89,7 @@ PATHS = {
     "batch['loss_weights']": UNKNOWN,
     "batch['weights']": UNKNOWN,
     "inputs['embedding']": UNKNOWN,
-    "kv_cache['layers_0'][1]": UNKNOWN,
+    "kv_cache['layers_0'][1]": CACHE,
     "loss_scale": UNKNOWN,
     "x": UNKNOWN,
     "args[0]": UNKNOWN,

@@ -5,6 +5,8 @@ const COLORS = new Map(Object.entries({
   "parameters": "params",
   "optimizer state": "optimizer",
   "parameters or optimizer state": "optimizer",
+  "updated arguments": "optimizer",
+  "cache": "params",
   "batch": "inputs",
   "other arguments": "arguments",
   "arguments": "arguments",
