@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from hbmwatch._records.message import OomMessage as OomMessage
     from hbmwatch._records.peak import PeakSummary as PeakSummary
     from hbmwatch._records.peak_op import PeakOp as PeakOp
+    from hbmwatch._records.process import Process as Process
     from hbmwatch._records.profile_error import ProfileError as ProfileError
     from hbmwatch._records.report import DeviceMemory as DeviceMemory
     from hbmwatch._records.report import Finding as Finding
     from hbmwatch._records.report import LiveArrays as LiveArrays
+    from hbmwatch._report.folded import FoldedReport as FoldedReport
+    from hbmwatch._report.folded import fold_reports as fold_reports
     from hbmwatch._report.report import OomReport as OomReport
     from hbmwatch._watch.decorator import watch_hbm as watch_hbm
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 _HOME = {
     "DeviceMemory": "_records.report",
     "Finding": "_records.report",
+    "FoldedReport": "_report.folded",
     "Fit": "_preflight.verdicts",
     "HbmOomError": "_explain.errors",
     "Largest": "_preflight.verdicts",
@@ -45,10 +49,12 @@ _HOME = {
     "PeakOp": "_records.peak_op",
     "PeakSummary": "_records.peak",
     "Plan": "_preflight.plans",
+    "Process": "_records.process",
     "ProfileError": "_records.profile_error",
     "Row": "_preflight.plans",
     "Verification": "_preflight.verify",
     "fits": "_preflight.fits",
+    "fold_reports": "_report.folded",
     "largest": "_preflight.largest",
     "load_peak_summary": "_profiles.load",
     "parse_oom": "_messages.parse",
@@ -62,6 +68,7 @@ __all__ = [
     "DeviceMemory",
     "Finding",
     "Fit",
+    "FoldedReport",
     "HbmOomError",
     "Largest",
     "LiveArrays",
@@ -70,11 +77,13 @@ __all__ = [
     "PeakOp",
     "PeakSummary",
     "Plan",
+    "Process",
     "ProfileError",
     "Row",
     "Verification",
     "__version__",
     "fits",
+    "fold_reports",
     "largest",
     "load_peak_summary",
     "parse_oom",

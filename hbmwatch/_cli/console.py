@@ -43,6 +43,18 @@ def read_text(file: str) -> str:
     return data.decode("utf-8-sig", "replace")
 
 
+def write_text(file: str, text: str) -> None:
+    """Write a text file.
+
+    Raises:
+        CommandError: It cannot be written.
+    """
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write {file}: {error.strerror}") from error
+
+
 def _read_stdin() -> bytes:
     if sys.stdin is None:
         raise CommandError("cannot read stdin: it is closed")

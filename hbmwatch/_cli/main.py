@@ -18,7 +18,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from hbmwatch._cli import budget, demo, diff, explain, fits, largest, peak
+from hbmwatch._cli import budget, demo, diff, explain, fits, fold, largest, peak, show
 from hbmwatch._cli.command import (
     BROKEN_PIPE,
     INTERRUPTED,
@@ -33,6 +33,8 @@ COMMANDS = (
     explain.COMMAND,
     peak.COMMAND,
     diff.COMMAND,
+    show.COMMAND,
+    fold.COMMAND,
     fits.COMMAND,
     largest.COMMAND,
     budget.COMMAND,

@@ -9,6 +9,7 @@ import gc
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,10 +25,13 @@ from hbmwatch._findings import vmem
 from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
 from hbmwatch._jax.lowered import CallInfo, call_info
 from hbmwatch._jax.lowering import plain_lowered
+from hbmwatch._jax.process import this_process
 from hbmwatch._profiles import xprof
-from hbmwatch._profiles.runs import keep
+from hbmwatch._profiles.runs import Kept, keep
+from hbmwatch._profiles.stored import store_report
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.process import Process
 from hbmwatch._records.report import DeviceMemory
 from hbmwatch._report.report import OomReport
 from hbmwatch._version import __version__
@@ -50,6 +54,7 @@ class _Sources:
     summary: PeakSummary | None
     call: CallInfo | None
     device: DeviceMemory | None
+    process: Process
 
     @property
     def program(self) -> Program | None:
@@ -66,6 +71,9 @@ def build_report(message: OomMessage, failed: FailedCall, settings: Settings) ->
         captured = problems.try_or_default("memory peak", None, capture, message, failed, lowered)
     with _without_collections():
         report = _report(message, failed, settings, lowered, captured, problems)
+        report = dataclasses.replace(report, missing=tuple(problems))
+        if report.run is not None:
+            problems.try_or_default("stored report", None, store_report, report, Path(report.run))
     return dataclasses.replace(report, missing=tuple(problems))
 
 
@@ -84,14 +92,19 @@ def _report(
         problems += attempt("element types", (), caveats, summary)
     call = attempt("argument shapes", None, _call_info, lowered, failed)
     device = attempt("device memory", None, _device_memory, message, failed, lowered)
-    sources = _Sources(message, failed, settings, captured, summary, call, device)
+    process = attempt("process", Process(), this_process)
+    sources = _Sources(message, failed, settings, captured, summary, call, device, process)
+    kept = attempt("profile", None, _keep, sources)
     parts = {field: attempt(label, None, make, sources) for field, label, make in _PARTS}
     report = OomReport(
         message=message,
         summary=summary,
         device=device,
+        logdir=str(kept.logdir) if kept and kept.xplane else None,
+        run=str(kept.run) if kept else None,
         function=failed.function_name,
-        process_index=_process_index(),
+        process_index=process.index,
+        process=process,
         **{field: part for field, part in parts.items() if part is not None},
     )
     program = sources.program
@@ -148,12 +161,12 @@ def _summary(captured: Captured, message: OomMessage, problems: Problems) -> Pea
     return summary
 
 
-def _keep(sources: _Sources) -> str | None:
-    """The log folder in which the profile is kept now."""
-    if sources.captured is None:
+def _keep(sources: _Sources) -> Kept | None:
+    """The run in which the profile is kept now, or which is there for the report alone."""
+    logdir, index = sources.settings.logdir, sources.process.index
+    if sources.captured is None and (logdir is None or sources.settings.capture == "never"):
         return None
-    xspace, logdir = sources.captured.xspace, sources.settings.logdir
-    return str(keep(xspace, logdir, _process_index()).logdir)
+    return keep(sources.captured.xspace if sources.captured else None, logdir, index)
 
 
 def _notes(sources: _Sources) -> tuple[str, ...]:
@@ -162,7 +175,8 @@ def _notes(sources: _Sources) -> tuple[str, ...]:
     found = notes.notes(
         sources.program, sources.summary, sources.message, sources.call, sources.device
     )
-    return (certainty, *found) if certainty else found
+    peers = notes.peers(sources.process, sources.settings.exits)
+    return (*filter(None, (certainty, peers)), *found)
 
 
 def _device_memory(
@@ -176,13 +190,6 @@ def _device_memory(
         devices = jax.local_devices()[:1]
     deleted = deleted_paths(failed.function_object, failed.args, failed.kwargs)
     return device_memory(devices, args, deleted, at_run_time)
-
-
-def _process_index() -> int:
-    try:
-        return jax.process_index()
-    except Exception:  # no backend
-        return 0
 
 
 @functools.cache
@@ -203,7 +210,6 @@ def versions() -> dict[str, str]:
 
 # Fields of the report: the field, what `missing` calls it, and what makes it.
 _PARTS: tuple[tuple[str, str, Callable[[_Sources], Any]], ...] = (
-    ("logdir", "profile", _keep),
     ("breakdown", "breakdown", lambda s: breakdown(s.program, s.summary, s.message)),
     ("notes", "notes", _notes),
     ("versions", "versions", lambda _: versions()),

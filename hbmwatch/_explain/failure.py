@@ -12,17 +12,23 @@ if TYPE_CHECKING:
 
 Capture = Literal["on_oom", "always", "never"]
 Sync = Literal["compile", "always", "never"]
+OOM_EXIT_STATUS = 86  # not a status of Python, of a shell, or of sysexits.h
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of watch_hbm, under the same names."""
+    """The arguments of watch_hbm, under the same names.
+
+    Attributes:
+        exits: Whether the process exits after the report, for on_oom="exit".
+    """
 
     logdir: str | None
     capture: Capture
     sync: Sync
     top: int
     on_oom: Callable[[OomReport], object] | None
+    exits: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

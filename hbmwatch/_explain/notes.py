@@ -10,6 +10,7 @@ from hbmwatch._messages.notes import message_notes
 from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.process import Process
 from hbmwatch._records.report import DeviceMemory
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.program import Program
@@ -59,6 +60,23 @@ def _arguments(arguments: int | None, limit: int | None) -> list[str]:
     return [
         f"The arguments alone take {format_size(arguments)}; the device has {format_size(limit)}."
     ]
+
+
+def peers(process: Process, exits: bool) -> str:
+    """What the other processes of the job know of the failure."""
+    others = process.count - 1
+    if others < 1 or exits:
+        return ""
+    which = (
+        "The other process of the job waits"
+        if others == 1
+        else (f"The other {others} processes of the job wait")
+    )
+    return (
+        f"{which} for this one in the next collective, and this one waits at its exit. Unless all "
+        "of them failed, end the job, or let this process exit at once: "
+        'watch_hbm(on_oom="exit"), with status 86.'
+    )
 
 
 def _rematerialized(summary: PeakSummary | None) -> list[str]:

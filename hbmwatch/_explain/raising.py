@@ -18,6 +18,7 @@ from hbmwatch._explain.errors import (
     notes_of,
     report_of,
 )
+from hbmwatch._explain.exit import exit_now
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.host_memory import check_host_memory
 from hbmwatch._explain.problems import described
@@ -57,6 +58,9 @@ def raise_explained(
         carrier, report = _explained(error, failed_call, settings)
     except Exception:  # no memory or no stack is left: `error` matters more
         return None
+    if settings.exits and report is not None:
+        shown = error if carrier is None else carrier.with_traceback(_callers_frames(error))
+        exit_now(shown, report.process)
     # No local may hold the exception when it is raised, as its traceback holds this frame.
     try:
         if carrier is not None:

@@ -30,12 +30,12 @@ class Kept(NamedTuple):
     Attributes:
         logdir: The folder that `xprof --logdir` takes.
         run: The folder of the run, LOGDIR/plugins/profile/RUN.
-        xplane: The profile.
+        xplane: The profile; None where there is only a report.
     """
 
     logdir: Path
     run: Path
-    xplane: Path
+    xplane: Path | None
 
 
 def new_run(logdir: str | None, process_index: int = 0) -> Path:
@@ -53,11 +53,11 @@ def new_run(logdir: str | None, process_index: int = 0) -> Path:
     return Path(_own_logdir() if logdir is None else logdir) / "plugins" / "profile" / run
 
 
-def keep(xspace: bytes, logdir: str | None, process_index: int) -> Kept:
+def keep(xspace: bytes | None, logdir: str | None, process_index: int) -> Kept:
     """Write a profile into a new run.
 
     Args:
-        xspace: The serialized XSpace.
+        xspace: The serialized XSpace; None where there is no profile, but a report follows.
         logdir: The folder for `xprof --logdir`; None for one under the temporary folder, where
             old runs are dropped.
         process_index: jax.process_index().
@@ -70,14 +70,15 @@ def keep(xspace: bytes, logdir: str | None, process_index: int) -> Kept:
     partial = run / f".{xplane.name}.partial"
     try:
         run.mkdir(parents=True)
-        partial.write_bytes(xspace)
-        partial.replace(xplane)  # whoever lists the folder finds a whole profile or none
+        if xspace is not None:
+            partial.write_bytes(xspace)
+            partial.replace(xplane)  # whoever lists the folder finds a whole profile or none
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         raise
     if logdir is None:
         drop_old_runs(run.parent)
-    return Kept(run.parents[2], run, xplane)
+    return Kept(run.parents[2], run, None if xspace is None else xplane)
 
 
 def drop_old_runs(profiles: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.process import Process
 
 Certainty = Literal["measured", "derived", "hint"]
 
@@ -112,8 +113,11 @@ class ReportData:
         notes: Background that frees no memory by itself.
         missing: A sentence for each thing that is unavailable, and why.
         logdir: The folder for `xprof --logdir`; None if no profile was kept.
+        run: The folder of the run under it, with the profile and this report as report.json,
+            report.txt and report.html; None if nothing was written.
         function: The name of the function that failed.
         process_index: jax.process_index() of the process that failed.
+        process: The process that failed; None in a report of an older version, or of a log.
         versions: Package name -> version.
     """
 
@@ -127,6 +131,8 @@ class ReportData:
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     logdir: str | None = None
+    run: str | None = None
     function: str = ""
     process_index: int = 0
+    process: Process | None = None
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -74,6 +74,31 @@ def packed(items: Iterable[str], indent: int) -> list[str]:
     return lines
 
 
+def wrapped(text: str, indent: int = 2, hang: int = 3, whole_words: bool = False) -> list[str]:
+    """Text broken at spaces; with `whole_words` only there, so that a path can be copied."""
+    import textwrap
+
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hang),
+        break_long_words=not whole_words,
+        break_on_hyphens=False,
+    )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Sorted numbers, neighbors joined: "3, 18-28"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
 def by_kind(ops: Sequence[PeakOp]) -> list[str]:
     """Bytes at the peak by kind of buffer, most first, and the padding in them."""
     totals: dict[str, int] = {}

@@ -6,16 +6,14 @@ every section of that; without a script the page shows the report as text.
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import json
 import re
 import string
 from html import escape
-from importlib import resources
 from typing import TYPE_CHECKING
 
+from hbmwatch._report.assets import asset, policy
 from hbmwatch._report.page_data import page_data, safe
 from hbmwatch._report.text import headline, report_text
 
@@ -40,10 +38,10 @@ def page(report: ReportData, most: int | None = None) -> str:
         report: The report.
         most: The number of buffers that it holds at most, the largest ones; None for all.
     """
-    style, script = _asset("page.css"), _script()
-    return string.Template(_asset("page.html")).substitute(
+    style, script = asset("page.css"), _script()
+    return string.Template(asset("page.html")).substitute(
         title=escape(safe(headline(report))),
-        policy=_policy(style, script),
+        policy=policy(style=style, script=script),
         style=style,
         script=script,
         text=escape(safe(report_text(report))),
@@ -61,26 +59,10 @@ def notebook(report: ReportData) -> str:
 
 
 @functools.cache
-def _asset(name: str) -> str:
-    folder = resources.files("hbmwatch._report").joinpath("page")
-    return folder.joinpath(name).read_text(encoding="utf-8")
-
-
-@functools.cache
 def _script() -> str:
     """The modules of the script as one, without their imports and exports."""
-    modules = (_EXPORT.sub("", _IMPORT.sub("", _asset(f"{name}.mjs"))) for name in SCRIPTS)
+    modules = (_EXPORT.sub("", _IMPORT.sub("", asset(f"{name}.mjs"))) for name in SCRIPTS)
     return '"use strict";\n(() => {\n' + "\n".join(modules) + "})();\n"
-
-
-def _policy(style: str, script: str) -> str:
-    """A content security policy under which nothing but our own style and script runs."""
-    hashes = {
-        name: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for name, text in (("style", style), ("script", script))
-    }
-    allowed = [f"{name}-src 'sha256-{digest}'" for name, digest in hashes.items()]
-    return "; ".join(["default-src 'none'", "img-src data:", *allowed])
 
 
 def _json(value: object) -> str:

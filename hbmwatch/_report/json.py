@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from hbmwatch._records import message as message_records
 from hbmwatch._records import peak as peak_records
 from hbmwatch._records import peak_op as peak_op_records
+from hbmwatch._records import process as process_records
 from hbmwatch._records import report as report_records
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _NAMES: dict[str, Any] = {
     **vars(message_records),
     **vars(peak_op_records),
     **vars(peak_records),
+    **vars(process_records),
     **vars(report_records),
     "npt": types.SimpleNamespace(NDArray=list),
     "np": types.SimpleNamespace(int64=int),

@@ -25,6 +25,12 @@ def report_scalars(report: ReportData) -> dict[str, int | float]:
     named |= _numbers("message", report.message)
     named |= _numbers("peak", report.summary)
     named |= _numbers("device", report.device)
+    if report.process is not None:
+        named |= {
+            "process/index": report.process.index,
+            "process/count": report.process.count,
+            "process/slice": report.process.slice_index,
+        }
     named |= {f"breakdown/{name}_bytes": size for name, size in report.breakdown.items()}
     for grouping, sizes in report.rollup.items():
         for name, size in sizes.items():

@@ -16,12 +16,15 @@ from hbmwatch._records.text import (
     name_and_source,
     packed,
     program_point,
+    ranges,
     without_layout,
+    wrapped,
 )
 
 if TYPE_CHECKING:
     from hbmwatch._records.message import OomMessage
     from hbmwatch._records.peak import PeakSummary
+    from hbmwatch._records.process import Process
     from hbmwatch._records.report import DeviceMemory, Finding, ReportData
 
 _SHOWN_FINDINGS = 4
@@ -119,22 +122,41 @@ def report_text(report: ReportData, top: int = 10) -> str:
     lines = [f"hbmwatch: {title(report)}"]
     binding = binding_text(report)
     lines += [f"  {binding}"] if binding else []
+    lines += _process_line(report.process)
     if report.summary is not None:
         lines += _program_lines(report, report.summary, top)
     elif report.message.ops:
         # A log can begin in the middle of the list.
         lines += ["  Buffers that the error message lists"]
         lines += buffer_rows([(1, op) for op in report.message.ops], top)
-    lines += _finding_lines(report.findings, report.verdict)
+    lines += finding_lines(report.findings, report.verdict)
     lines += _sentences("note", report.notes)
     lines += _sentences("unavailable", report.missing)
     if report.logdir is not None and report.summary is not None:
         command = clean(profile_command(report.logdir), 230)
-        lines += _wrapped(f"profile: {command}", whole_words=True)
+        lines += wrapped(f"profile: {command}", whole_words=True)
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
-    lines += _wrapped(clean(_versions(report), 300))
+    if report.run is not None:
+        command = f"hbmwatch show {shlex.quote(report.run)}"
+        lines += wrapped(f"report: {clean(command, 230)}", whole_words=True)
+    lines += wrapped(clean(_versions(report), 300))
     lines += _links(report.message)
     return "\n".join(lines)
+
+
+def _process_line(process: Process | None) -> list[str]:
+    """Which process of a job of several failed, and when."""
+    if process is None or process.count == 1:
+        return []
+    devices = ranges(process.device_ids)
+    parts = [
+        f"process {process.index} of {process.count}",
+        f"on {process.host}" if process.host else "",
+        f"slice {process.slice_index}" if process.slice_index is not None else "",
+        f"device{'' if len(process.device_ids) == 1 else 's'} {devices}" if devices else "",
+        f"at {process.time}" if process.time else "",
+    ]
+    return wrapped(clean(", ".join(filter(None, parts)), 2 * WIDTH))
 
 
 def profile_command(logdir: str) -> str:
@@ -158,26 +180,27 @@ def _program_lines(report: ReportData, summary: PeakSummary, top: int) -> list[s
     named += [f"{sum(count for count, _ in others)} more"] if others else []
     point = program_point(summary.peak_position, len(summary.heap_bytes))
     lines = [f"{head}{point}", *packed(by_kind(summary.ops), indent=4)]
-    lines += _wrapped(clean(f"arguments: {', '.join(named)}", 2 * WIDTH)) if arguments else []
+    lines += wrapped(clean(f"arguments: {', '.join(named)}", 2 * WIDTH)) if arguments else []
     space = (
         "" if summary.memory_space == "hbm" else f" in {memory_space_name(summary.memory_space)}"
     )
     return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(groups, top)]
 
 
-def _finding_lines(findings: Sequence[Finding], verdict: str) -> list[str]:
+def finding_lines(findings: Sequence[Finding], verdict: str) -> list[str]:
+    """The first findings and the verdict: what to try first."""
     lines = ["  What to try first"] if findings else []
     for number, finding in enumerate(findings[:_SHOWN_FINDINGS], start=1):
         saves = finding.saves_bytes
         freed = f" (frees up to {format_size(saves)})" if saves else ""
-        lines += _wrapped(f"{number}. {clean(finding.title, 2 * WIDTH)}{freed}", indent=4)
+        lines += wrapped(f"{number}. {clean(finding.title, 2 * WIDTH)}{freed}", indent=4)
         if number > _DETAILED_FINDINGS:
             continue
-        lines += _wrapped(_ended(clean(finding.evidence, 3 * WIDTH)), indent=7, hang=0)
-        lines += _wrapped(_ended(clean(finding.remedy, 3 * WIDTH)), indent=7, hang=0)
-    lines += _wrapped(clean(verdict, 3 * WIDTH), indent=4) if findings else []
+        lines += wrapped(_ended(clean(finding.evidence, 3 * WIDTH)), indent=7, hang=0)
+        lines += wrapped(_ended(clean(finding.remedy, 3 * WIDTH)), indent=7, hang=0)
+    lines += wrapped(clean(verdict, 3 * WIDTH), indent=4) if findings else []
     trials = _trials(findings[:_SHOWN_FINDINGS])
-    return lines + (_wrapped(f"hbmwatch.verify can measure {trials}", indent=4) if trials else [])
+    return lines + (wrapped(f"hbmwatch.verify can measure {trials}", indent=4) if trials else [])
 
 
 def _trials(findings: Sequence[Finding]) -> str:
@@ -193,27 +216,13 @@ def _trials(findings: Sequence[Finding]) -> str:
 def _sentences(label: str, sentences: Sequence[str]) -> list[str]:
     lines: list[str] = []
     for sentence in sentences[:_SHOWN_SENTENCES]:
-        lines += _wrapped(f"{label}: {clean(sentence, 3 * WIDTH)}")
+        lines += wrapped(f"{label}: {clean(sentence, 3 * WIDTH)}")
     return lines
 
 
 def _ended(text: str) -> str:
     """A sentence with a full stop at its end."""
     return text if not text or text[-1] in ".!?" else f"{text}."
-
-
-def _wrapped(text: str, indent: int = 2, hang: int = 3, whole_words: bool = False) -> list[str]:
-    """Text broken at spaces; with `whole_words` only there, so that a path can be copied."""
-    import textwrap
-
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + hang),
-        break_long_words=not whole_words,
-        break_on_hyphens=False,
-    )
 
 
 def _versions(report: ReportData) -> str:

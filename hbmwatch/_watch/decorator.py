@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import jax
 
@@ -34,7 +34,7 @@ def watch_hbm(
     sync: Sync = "compile",
     jit: bool = True,
     top: int = 10,
-    on_oom: Callable[[OomReport], object] | None = None,
+    on_oom: Callable[[OomReport], object] | Literal["exit"] | None = None,
     **jit_kwargs: Any,
 ) -> Watched[P, R]: ...
 
@@ -49,7 +49,7 @@ def watch_hbm(
     sync: Sync = "compile",
     jit: bool = True,
     top: int = 10,
-    on_oom: Callable[[OomReport], object] | None = None,
+    on_oom: Callable[[OomReport], object] | Literal["exit"] | None = None,
     **jit_kwargs: Any,
 ) -> WatchContext: ...
 
@@ -63,7 +63,7 @@ def watch_hbm(
     sync: Sync = "compile",
     jit: bool = True,
     top: int = 10,
-    on_oom: Callable[[OomReport], object] | None = None,
+    on_oom: Callable[[OomReport], object] | Literal["exit"] | None = None,
     **jit_kwargs: Any,
 ) -> Any:
     """Watch a step: when it runs out of device memory, HbmOomError says what filled the memory.
@@ -89,7 +89,9 @@ def watch_hbm(
             "never" for none.
         jit: False watches the callable as it is, such as a host step that calls jitted functions.
         top: How many buffers the text of the report shows.
-        on_oom: Called with the OomReport before HbmOomError is raised.
+        on_oom: Called with the OomReport before HbmOomError is raised. With "exit" the process
+            prints the error and exits at once with status 86, and runs no exit handlers: a process
+            of a distributed job would wait at its exit for processes that wait for it.
         **jit_kwargs: Keyword arguments of jax.jit.
 
     Returns:
@@ -122,7 +124,10 @@ def watch_hbm(
             stacklevel=2,
         )
         folder = None
-    settings = Settings(folder, capture, sync, top, on_oom)
+    if isinstance(on_oom, str) and on_oom != "exit":
+        raise ValueError(f"on_oom={on_oom!r}: give a function or 'exit'")
+    calls = None if on_oom == "exit" else on_oom
+    settings = Settings(folder, capture, sync, top, calls, exits=on_oom == "exit")
     if fun is None:
         return WatchContext(settings, jit, jit_kwargs)
     return watch_function(fun, settings, jit, jit_kwargs)

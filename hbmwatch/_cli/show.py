@@ -1,0 +1,98 @@
+"""`hbmwatch show`: the runs of a log folder, or the report of one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hbmwatch._cli.command import (
+    DONE,
+    NOTHING_FOUND,
+    Command,
+    CommandError,
+    add_json_option,
+    positive_number,
+)
+from hbmwatch._cli.console import print_json, print_on_stderr, write_text
+from hbmwatch._profiles.stored import REPORT_JSON, read_report, run_folders
+from hbmwatch._records.text import clean
+from hbmwatch._report.report import OomReport
+from hbmwatch._report.text import binding_text, title
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("logdir", metavar="DIR", help="a log folder, or the folder of one run")
+    parser.add_argument(
+        "--run", dest="name", metavar="RUN", help="show this run's report: its name, or 'last'"
+    )
+    parser.add_argument(
+        "--most", type=positive_number, default=20, metavar="N", help="runs to list (default: 20)"
+    )
+    parser.add_argument("--html", metavar="FILE", help="also write the run's report as a page")
+    add_json_option(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    logdir = Path(options.logdir)
+    runs = run_folders(logdir)
+    if not runs:
+        print_on_stderr(f"{options.logdir} has no run with a report")
+        return NOTHING_FOUND
+    if options.name is not None or runs == [logdir]:
+        return _show(_chosen(runs, options.name), options)
+    if options.html:
+        raise CommandError("--html writes one report: choose a run with --run")
+    listed = [(run, read_report(run / REPORT_JSON, brief=True)) for run in runs[: options.most]]
+    if options.json:
+        print_json([{"run": str(run), **_row(report)} for run, report in listed])
+        return DONE
+    for run, report in listed:
+        row = _row(report)
+        print(f"{row['time']}  process {row['process']} on {row['host']}  {row['headline']}")
+        print(f"  {clean(run.name, 200)}")
+    if len(runs) > len(listed):
+        print(f"{len(runs) - len(listed)} older runs are not listed: --most {len(runs)}")
+    return DONE
+
+
+def _chosen(runs: list[Path], name: str | None) -> Path:
+    """The run with this name."""
+    if name in (None, "last"):
+        return runs[0]
+    for run in runs:
+        if run.name == name:
+            return run
+    raise CommandError(f"there is no run {clean(name or '', 200)!r}; without --run all are listed")
+
+
+def _show(run: Path, options: argparse.Namespace) -> int:
+    """The report of one run."""
+    report = read_report(run / REPORT_JSON)
+    if options.html:
+        write_text(options.html, report.to_html())
+    if options.json:
+        print_json(report.to_dict())
+    else:
+        print(report)
+    return DONE
+
+
+def _row(report: OomReport) -> dict[str, object]:
+    """What the list says of a run."""
+    process, binding = report.process, binding_text(report)
+    return {
+        "time": clean(process.time, 40) if process else "",
+        "process": process.index if process else report.process_index,
+        "host": clean(process.host, 60) if process else "",
+        "function": clean(report.function, 60),
+        "headline": title(report) + (f": {binding}" if binding else ""),
+    }
+
+
+COMMAND = Command(
+    name="show",
+    purpose="list the runs of a log folder, or show the report of one",
+    examples=("hbmwatch show /mnt/xprof", "hbmwatch show /mnt/xprof --run last --html oom.html"),
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,124 @@
+"""The report of many processes as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import clean, ranges, wrapped
+from hbmwatch._report.text import finding_lines
+
+if TYPE_CHECKING:
+    from hbmwatch._records.folded import Figure, FoldedData, FoldedGroup, Outlier
+
+_SHOWN_OUTLIERS, _SHOWN_CONSEQUENCES, _SHOWN_GROUPS = 8, 4, 4
+# Hosts that a time server keeps agree to some milliseconds; others are seconds apart.
+_SKEW_SECONDS = 1.0
+
+
+def folded_text(folded: FoldedData) -> str:
+    """The whole report, below 100 columns."""
+    lines = [f"hbmwatch: {_count(folded)}"]
+    for group, report in list(zip(folded.groups, folded.reports))[:_SHOWN_GROUPS]:
+        lines += _group_lines(group)
+        lines += finding_lines(report.findings, report.verdict)
+    more = len(folded.groups) - _SHOWN_GROUPS
+    lines += [f"  {more} more groups"] if more > 0 else []
+    lines += _first(folded)
+    if folded.absent:
+        lines += wrapped(f"no report of: {_processes(len(folded.absent))} {ranges(folded.absent)}")
+    lines += _consequences(folded)
+    if folded.older:
+        lines += wrapped(f"note: {folded.older} older reports of these processes are left out.")
+    return "\n".join(lines)
+
+
+def _count(folded: FoldedData) -> str:
+    """How many processes of how many ran out."""
+    failed, count = len(folded.processes), folded.process_count
+    what = "ran out of device memory"
+    return (
+        f"{failed} of {_processes(count)} {what}"
+        if count > failed
+        else (f"{_processes(failed)} {what}")
+    )
+
+
+def _group_lines(group: FoldedGroup) -> list[str]:
+    """One group: how many processes, what they say, and what differs."""
+    size = len(group.processes)
+    if size == 1:
+        head = group.processes[0].label
+    elif not group.outliers and not group.figures:
+        head = f"{size} processes, all alike"
+    else:
+        head = f"{size} processes, {size - len(group.outliers)} alike"
+    lines = wrapped(f"{clean(head)}: {clean(group.headline, 300)}")
+    for outlier in group.outliers[:_SHOWN_OUTLIERS]:
+        lines += wrapped(f"{clean(outlier.process.label)}: {_differences(outlier)}", indent=4)
+    more = len(group.outliers) - _SHOWN_OUTLIERS
+    lines += [f"    {more} more processes differ"] if more > 0 else []
+    for figure in group.figures:
+        lines += wrapped(_spread(figure), indent=4)
+    return lines
+
+
+def _differences(outlier: Outlier) -> str:
+    """What a process has more or less than the typical one."""
+    found = [_more_or_less(name, delta) for name, delta in outlier.differences.items()]
+    return clean("; ".join([*found, *outlier.others]), 300)
+
+
+def _more_or_less(name: str, delta: int) -> str:
+    """ "300 MiB less free", "2 live arrays more"."""
+    which = "more" if delta > 0 else "less"
+    if name == "live arrays":
+        return f"{abs(delta)} live array{'' if abs(delta) == 1 else 's'} {which}"
+    return f"{name}: {format_size(abs(delta))} {which}"
+
+
+def _spread(figure: Figure) -> str:
+    """The smallest and the largest value of a figure, and which processes have them."""
+    show = str if figure.unit == "count" else format_size
+    return (
+        f"{figure.name}: {show(figure.least)} (process {figure.least_process.index}) to "
+        f"{show(figure.most)} (process {figure.most_process.index}), "
+        f"median {show(figure.typical)}"
+    )
+
+
+def _first(folded: FoldedData) -> list[str]:
+    """Who failed first, as far as the clocks can say."""
+    if folded.first is None or folded.lead_seconds is None:
+        return []
+    one_host = len({process.host for process in folded.processes}) == 1
+    lead = f"{folded.lead_seconds:.3f} s"
+    time = clean(folded.first.time, 40)
+    if one_host or folded.lead_seconds > _SKEW_SECONDS:
+        clocks = "" if one_host else ", by each host's own clock"
+        return wrapped(
+            f"first: {clean(folded.first.label)} at {time}, {lead} before the next{clocks}"
+        )
+    return wrapped(
+        f"first: not known. The earliest time is that of {clean(folded.first.label)}, {time}, but "
+        f"only {lead} before the next, and the clocks of two hosts can differ by that much."
+    )
+
+
+def _consequences(folded: FoldedData) -> list[str]:
+    """The processes that only lost another one."""
+    found = folded.consequences
+    if not found:
+        return []
+    lines = wrapped(
+        f"{_processes(len(found))} did not run out of memory, but lost another process:"
+    )
+    for consequence in found[:_SHOWN_CONSEQUENCES]:
+        text = f"{clean(consequence.process, 60)}: {clean(consequence.sentence, 200)}"
+        lines += wrapped(text, indent=4)
+    more = len(found) - _SHOWN_CONSEQUENCES
+    return lines + ([f"    and {more} more"] if more > 0 else [])
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'' if count == 1 else 'es'}"

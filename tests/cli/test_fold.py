@@ -1,0 +1,153 @@
+"""`hbmwatch show` and `hbmwatch fold`: the reports that failing steps left in a log folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hbmwatch import HbmOomError, OomReport, watch_hbm
+from tests.cli.support import LOG, run
+from tests.live import SMALL, fill
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """A log folder with two runs of a failing step."""
+    folder = tmp_path / "logs"
+    step = watch_hbm(fill, logdir=folder)
+    for _ in range(2):
+        with pytest.raises(HbmOomError):
+            step(SMALL)
+    return folder
+
+
+def test_a_run_is_complete_in_itself(tmp_path: Path) -> None:
+    """The report names its run, which holds the profile and the report in three forms."""
+    with pytest.raises(HbmOomError) as caught:
+        watch_hbm(fill, logdir=tmp_path)(SMALL)
+    report = caught.value.report
+
+    assert report.run is not None
+    files = sorted(path.name for path in Path(report.run).iterdir())
+    (profile,) = [name for name in files if name.endswith(".xplane.pb")]
+    assert files == sorted([profile, "report.html", "report.json", "report.txt"])
+    stored = json.loads(Path(report.run, "report.json").read_text())
+    assert OomReport.from_dict(stored) == report
+    assert Path(report.run, "report.txt").read_text() == f"{report}\n"
+    assert Path(report.run, "report.html").read_text() == report.to_html()
+    assert f"report: hbmwatch show {report.run}" in str(report).replace("\n     ", " ")
+
+
+def test_show_lists_the_runs(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest first, with process and headline."""
+    status, out, err = run(capsys, "show", str(logdir))
+
+    lines = out.splitlines()
+    runs = sorted((logdir / "plugins" / "profile").iterdir(), reverse=True)
+    assert (status, err) == (0, "")
+    assert [line.strip() for line in lines[1::2]] == [path.name for path in runs]
+    assert "process 0 on " in lines[0] and "fill ran out of memory at run time on CPU" in lines[0]
+
+
+def test_show_shows_one(logdir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The last, by name, and by its folder; as text, JSON and page."""
+    runs = sorted((logdir / "plugins" / "profile").iterdir(), reverse=True)
+    page = tmp_path / "page.html"
+
+    shown = [
+        run(capsys, "show", str(logdir), "--run", "last"),
+        run(capsys, "show", str(logdir), "--run", runs[0].name, "--html", str(page)),
+        run(capsys, "show", str(runs[0])),
+    ]
+
+    assert shown == [(0, (runs[0] / "report.txt").read_text(), "")] * 3
+    assert page.read_text() == (runs[0] / "report.html").read_text()
+    status, out, _ = run(capsys, "show", str(runs[0]), "--json")
+    assert (status, json.loads(out)) == (0, json.loads((runs[0] / "report.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--run", "none"], "there is no run 'none'; without --run all are listed"),
+        (["--html", "page.html"], "--html writes one report: choose a run with --run"),
+    ],
+)
+def test_show_says_what_is_wrong(
+    arguments: list[str], sentence: str, logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence."""
+    assert run(capsys, "show", str(logdir), *arguments) == (3, "", f"hbmwatch: {sentence}\n")
+
+
+def test_a_folder_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Is a sentence."""
+    assert run(capsys, "show", str(tmp_path)) == (
+        1, "", f"hbmwatch: {tmp_path} has no run with a report\n"
+    )  # fmt: skip
+    status, _, err = run(capsys, "show", str(tmp_path / "none"))
+    assert (status, err) == (
+        3, f"hbmwatch: cannot read {tmp_path / 'none'}: No such file or directory\n"
+    )  # fmt: skip
+
+
+def test_a_damaged_report_is_named(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what is wrong with it."""
+    file = max((logdir / "plugins" / "profile").iterdir()) / "report.json"
+    file.write_text('{"schema": 1}')
+
+    status, _, err = run(capsys, "fold", str(logdir))
+
+    assert (status, err) == (
+        3, f"hbmwatch: {file} holds no report: report is incomplete: it has no message\n"
+    )  # fmt: skip
+
+
+def test_fold_takes_the_newest_report_of_a_process(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The two runs are of one process."""
+    status, out, err = run(capsys, "fold", str(logdir))
+
+    assert (status, err) == (0, "")
+    assert out.startswith("hbmwatch: 1 process ran out of device memory\n  process 0 (")
+    assert "note: 1 older reports of these processes are left out." in out
+
+
+def test_fold_reads_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that ran out, those that lost a process, and those that say nothing."""
+    for index in range(3):
+        (tmp_path / f"rank{index}.log").write_text(LOG)
+    (tmp_path / "rank3.log").write_text("step 7\nRead error: Connection reset by peer\n")
+    (tmp_path / "rank4.log").write_text("step 7\n")
+    page = tmp_path / "job.html"
+    logs = [str(tmp_path / f"rank{index}.log") for index in range(5)]
+
+    status, out, err = run(capsys, "fold", *logs, "--html", str(page))
+
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "hbmwatch: 3 of 4 processes ran out of device memory",
+        "  3 processes, all alike: the program ran out of device memory at run time on GPU: "
+        "requested 6.94",
+        "     GiB",
+        "  1 process did not run out of memory, but lost another process:",
+        "    rank3.log: connection reset by peer",
+    ]
+    assert out.strip() in page.read_text()
+    status, out, _ = run(capsys, "fold", *logs, "--json")
+    assert json.loads(out)["process_count"] == 4
+    assert run(capsys, "fold", logs[4]) == (
+        1, "", "hbmwatch: no report and no out-of-memory error found\n"
+    )  # fmt: skip
+
+
+def test_fold_reads_a_folder_of_log_folders(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where each host has its own."""
+    status, out, _ = run(capsys, "fold", str(logdir.parent))
+
+    assert (status, out.splitlines()[0]) == (0, "hbmwatch: 1 process ran out of device memory")
