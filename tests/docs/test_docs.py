@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from hbmwatch import OomMessage, OomReport
+from hbmwatch import OomMessage, OomReport, watch_hbm
 from hbmwatch._cli.main import main
 from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests import programs
+from tests.live import SMALL, fill, oom_of
 from tests.test_layers import FLOOR
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,20 @@ def test_the_snippets_run(file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     names: dict[str, Any] = {"__name__": "docs"}
     for number, block in enumerate(blocks(file, "python")):
         exec(compile(block, f"{file.name} block {number}", "exec"), names)
+
+
+def test_the_commands_of_the_page_on_jobs_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the log folder of a failure, and on the logs of two processes."""
+    monkeypatch.chdir(tmp_path)
+    oom_of(watch_hbm("xprof")(fill), SMALL)
+    Path("rank0.log").write_text("RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.\n")
+    Path("rank1.log").write_text("Read error: Connection reset by peer\n")
+    for line in "".join(blocks(ROOT / "docs" / "pods.md", "sh")).splitlines():
+        assert main(shlex.split(line)[1:]) == 0, line
+    assert Path("job.html").stat().st_size > 1000
+    assert "rank1.log: connection reset by peer" in capsys.readouterr().out
 
 
 def test_the_commands_work(

@@ -35,6 +35,7 @@ def test_a_profile_is_written_where_xprof_lists_it(tmp_path: Path) -> None:
     assert kept.logdir == tmp_path
     assert kept.run.parent == tmp_path / "plugins" / "profile"
     assert "_hbmwatch_p3_" in kept.run.name
+    assert kept.xplane is not None
     assert [*kept.run.iterdir()] == [kept.xplane]
     assert kept.xplane.name.endswith(".xplane.pb")
     assert kept.xplane.read_bytes() == b"profile"
