@@ -10,7 +10,6 @@ from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
 from hbmwatch._cli.console import print_json, print_on_stderr, read_text, write_text
 from hbmwatch._messages.parse import parse_ooms
 from hbmwatch._messages.peer_loss import lost_peer
-from hbmwatch._profiles.stored import REPORT_JSON, read_report, run_folders
 from hbmwatch._records.folded import Consequence
 from hbmwatch._records.process import Process
 from hbmwatch._report.folded import fold_reports
@@ -31,6 +30,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from hbmwatch._profiles.stored import read_report
+
     reports: list[OomReport] = []
     consequences: list[Consequence] = []
     for number, source in enumerate(options.sources):
@@ -58,6 +59,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _of_folder(folder: Path) -> list[OomReport]:
     """The reports of a log folder; else those of the log folders in it, one for each process."""
+    from hbmwatch._profiles.stored import REPORT_JSON, read_report, run_folders
+
     runs = run_folders(folder)
     if not runs:
         inner = sorted(path for path in folder.iterdir() if path.is_dir())

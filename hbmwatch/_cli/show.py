@@ -14,7 +14,6 @@ from hbmwatch._cli.command import (
     positive_number,
 )
 from hbmwatch._cli.console import print_json, print_on_stderr, write_text
-from hbmwatch._profiles.stored import REPORT_JSON, read_report, run_folders
 from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import binding_text, title
@@ -33,6 +32,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from hbmwatch._profiles.stored import REPORT_JSON, read_report, run_folders
+
     logdir = Path(options.logdir)
     runs = run_folders(logdir)
     if not runs:
@@ -67,6 +68,8 @@ def _chosen(runs: list[Path], name: str | None) -> Path:
 
 def _show(run: Path, options: argparse.Namespace) -> int:
     """The report of one run."""
+    from hbmwatch._profiles.stored import REPORT_JSON, read_report
+
     report = read_report(run / REPORT_JSON)
     if options.html:
         write_text(options.html, report.to_html())

@@ -20,6 +20,7 @@ from hbmwatch import (
     OomReport,
     PeakOp,
     PeakSummary,
+    Process,
     parse_oom,
 )
 from hbmwatch._report.text import headline
@@ -35,6 +36,9 @@ _SPECIAL = {
     "str | None": st.none() | _TEXT,
     "tuple[str, ...]": st.lists(_TEXT, max_size=3).map(tuple),
     "tuple[int, ...]": st.lists(_BYTES, max_size=3).map(tuple),
+    "tuple[tuple[int, ...], ...]": st.lists(
+        st.lists(_BYTES, max_size=2).map(tuple), max_size=2
+    ).map(tuple),
     "Mapping[str, int]": _TOTALS,
     "Mapping[str, str]": st.dictionaries(_TEXT, _TEXT, max_size=3),
     "Mapping[str, Mapping[str, int]]": st.dictionaries(_TEXT, _TOTALS, max_size=2),
@@ -57,7 +61,16 @@ def _records(record: type[Any]) -> st.SearchStrategy[Any]:
     return st.builds(record, **fields)
 
 
-for _record in (PeakOp, LiveArrays, Finding, OomMessage, PeakSummary, DeviceMemory, OomReport):
+for _record in (
+    PeakOp,
+    LiveArrays,
+    Finding,
+    OomMessage,
+    PeakSummary,
+    DeviceMemory,
+    Process,
+    OomReport,
+):
     _SPECIAL[_record.__name__] = _records(_record)
     _SPECIAL[f"{_record.__name__} | None"] = st.none() | _SPECIAL[_record.__name__]
     _several = st.lists(_SPECIAL[_record.__name__], max_size=2).map(tuple)
