@@ -12,7 +12,6 @@ from hbmwatch._messages.parse import parse_ooms
 from hbmwatch._messages.peer_loss import lost_peer
 from hbmwatch._records.folded import Consequence
 from hbmwatch._records.process import Process
-from hbmwatch._report.folded import fold_reports
 from hbmwatch._report.report import OomReport
 
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
@@ -31,6 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from hbmwatch._profiles.stored import read_report
+    from hbmwatch._report.folded import fold_reports
 
     reports: list[OomReport] = []
     consequences: list[Consequence] = []
