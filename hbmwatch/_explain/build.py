@@ -20,6 +20,7 @@ from hbmwatch._explain.breakdown import breakdown
 from hbmwatch._explain.capture import Captured, capture
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.failure import FailedCall, Settings
+from hbmwatch._explain.holders import with_holders
 from hbmwatch._explain.problems import Problems
 from hbmwatch._findings import vmem
 from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
@@ -189,7 +190,7 @@ def _device_memory(
     if not devices and at_run_time:
         devices = jax.local_devices()[:1]
     deleted = deleted_paths(failed.function_object, failed.args, failed.kwargs)
-    return device_memory(devices, args, deleted, at_run_time)
+    return with_holders(device_memory(devices, args, deleted, at_run_time), args)
 
 
 @functools.cache

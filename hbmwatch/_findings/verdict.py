@@ -11,6 +11,8 @@ from hbmwatch._records.sizes import format_size
 
 # It halves the batch, which halves what other findings free: it is an alternative to them.
 _ALTERNATIVE = "aggregate"
+# It frees what is beside the program's peak.
+_BESIDE = "live-arrays"
 # It needs more devices, or another dtype.
 _MORE_DEVICES = "arguments"
 _KEPT = ("parameter", "output")
@@ -47,7 +49,8 @@ def verdict(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
 def freed_together(facts: ProgramFacts, findings: Sequence[Finding]) -> int:
     """The bytes that the findings free together at most; what several free is counted once."""
     total = sum(op.size_bytes for op in facts.summary.ops)
-    return total - left_bytes(facts, findings)
+    beside = sum(f.saves_bytes or 0 for f in findings if f.slug == _BESIDE)
+    return total - left_bytes(facts, findings) + beside
 
 
 def left_bytes(facts: ProgramFacts, findings: Sequence[Finding], kind: str = "") -> int:

@@ -48,6 +48,33 @@ def test_what_is_said_to_be_gathered_is_the_operand_of_an_all_gather(
     assert (finding.title[: len(title)] if finding is not None else "") == title
 
 
+@pytest.mark.parametrize(("dims", "weight"), [((2048, 512), 3.0), ((1024, 512), 0.8)])
+def test_a_part_weighs_less_than_the_whole(dims: tuple[int, ...], weight: float) -> None:
+    """Layers gather parts on purpose."""
+    hlo = gathered("all-gather", dims)
+    facts = hlo.facts((last(hlo),), **SHARDED)
+    finding = gather.find(facts)
+
+    assert (gather.PRIOR_WEIGHT, gather.PART_WEIGHT) == (3.0, 0.8)
+    assert finding is not None
+    assert gather.ADVICE.weigh is not None
+    assert gather.ADVICE.weigh(facts, finding) == weight
+
+
+@pytest.mark.parametrize(("copies", "is_found"), [(4, True), (5, False)])
+def test_the_all_reduce_of_rows_is_looked_for_a_few_steps_up(copies: int, is_found: bool) -> None:
+    """Between the rows and what adds them up are a cast and a copy."""
+    hlo = Hlo()
+    x = hlo.parameter(512, 512, path="x")
+    rows = hlo.add("gather", x, dims=(4096, 512), name="jit(f)/gather")
+    made = hlo.add("all-reduce", rows, dims=(4096, 512), name="jit(f)/gather")
+    for _ in range(copies):
+        made = hlo.add("copy", made, dims=(4096, 512))
+
+    assert gather.MOST_MOVES == 4
+    assert (gather.find(hlo.facts((made,), **SHARDED)) is not None) == is_found
+
+
 def test_a_copy_of_the_gathered_array_counts() -> None:
     """A transposed, cast or elementwise computed copy has the same bytes of other devices."""
     hlo = gathered()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from hbmwatch import DeviceMemory, LiveArrays
 from hbmwatch._findings import vmem
 from hbmwatch._findings.rank import ADVICE, find_findings
 from hbmwatch._records.message import OomMessage
@@ -66,6 +68,16 @@ def test_the_finding_on_arguments_reads_as_its_golden_text() -> None:
         hlo.parameter(1024, 1024, path=f"params['layer_{layer}']")
     hlo.add("negate", dims=(1,))
     compare(find_findings(hlo.facts(message=limited(10, 12)))[0])
+
+
+def test_the_finding_on_live_arrays_reads_as_its_golden_text() -> None:
+    """A history of losses that was never dropped."""
+    hlo = Hlo()
+    hlo.add("sort", dims=(1024, 1024))
+    arrays = LiveArrays((1024, 1024), "float32", 6, 24 * MIB, ("history in main(), train.py",))
+    device = DeviceMemory("TPU v5 lite", 1, limit_bytes=26 * MIB, live=(arrays,))
+    facts = hlo.facts((hlo.instructions[-1]["id"],))
+    compare(find_findings(dataclasses.replace(facts, device=device))[0])
 
 
 def test_the_finding_on_vmem_reads_as_its_golden_text() -> None:

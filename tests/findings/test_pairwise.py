@@ -10,7 +10,7 @@ import pytest
 from hbmwatch._findings import pairwise
 from tests.findings.cases import TINY_MIB, explain, slugs
 from tests.findings.products import SOFTMAX, product
-from tests.findings.small import classified
+from tests.findings.small import classified, found
 from tests.hlo import Hlo
 from tests.oom_programs.base import array, on_one
 
@@ -85,4 +85,8 @@ def test_pairs_that_an_index_selects(rows: int, beside: str, slug: str | None) -
     gathered = hlo.fusion(tables["p"], index, dims=(rows, 64), inside=inside, name="jit(f)/gather")
     hlo.add("custom-call", gathered, tables[beside], dims=(rows,), name="jit(f)/reduce_sum")
 
-    assert classified(hlo.facts((gathered,), sizes={gathered: 8 * rows * 64})) == slug
+    facts = hlo.facts((gathered,), sizes={gathered: 8 * rows * 64})
+
+    assert pairwise.GATHERED_WEIGHT == 2.1
+    assert classified(facts) == slug
+    assert found(facts) == ([slug, "padding"] if slug is not None else ["padding"])

@@ -23,10 +23,9 @@ pytestmark = pytest.mark.slow
 
 # Thresholds that decide nothing in these programs: why they stay, and the test of the boundary.
 ANSWERED = {
-    "_analysis.facts.SHARE_OF_PEAK": "it decides only where no limit is known, or little is over "
-    "it, as in a profile of a run that did not fail: analysis/test_facts.py",
     "_analysis.graph.MOST_STEPS": "it ends walks in damaged programs: analysis/test_graph.py",
     "_analysis.loops.MOST_STEPS": "it ends walks in damaged programs: analysis/test_graph.py",
+    "_analysis.sources.MOST_STEPS": "it ends walks in damaged programs: analysis/test_sources.py",
     "_analysis.updates.MOST_STEPS": "it bounds a recursion: analysis/test_updates.py",
     "_analysis.live_buffers.SAMPLED_INSTRUCTIONS": "it bounds the time of a report on a large "
     "program: analysis/test_live_buffers.py",
@@ -34,11 +33,25 @@ ANSWERED = {
     "analysis/test_live_buffers.py",
     "_findings.aggregate.LEAST_SHARE_OF_OVER_LIMIT": "the batch of these programs is nearly all "
     "of the peak, or nothing of it: test_aggregate.py",
+    "_findings.attention_scores.PRIOR_WEIGHT": "no other finding is near it here: "
+    "test_attention_scores.py",
+    "_findings.attention_scores.KEPT_WEIGHT": "scores are a third of the residuals here: "
+    "test_attention_scores.py",
     "_findings.checkpoint.LEAST_NESTED_LAYERS": "one program has 64 checkpointed layers, the "
     "others 24 or fewer: test_checkpoint.py",
+    "_findings.gather.PRIOR_WEIGHT": "what is gathered whole is the only finding of its programs: "
+    "test_gather.py",
+    "_findings.gather.PART_WEIGHT": "no program gathers a part beside another cause: "
+    "test_gather.py",
+    "_findings.gather.LEAST_SHARE_OF_MINIMUM": "copies here are all large: test_gather.py",
+    "_findings.gather.MOST_MOVES": "an all-reduce is one step from the rows: test_gather.py",
+    "_findings.host_fetch.NEEDED_AT_ONCE": "one program fetches one array: test_host_fetch.py",
     "_findings.long_lived.LEAST_POINTS": "all of these programs are longer: test_long_lived.py",
     "_findings.padding.SHARE_IN_RESIDUALS": "the padding of these programs is nearly all in "
     "residuals, or not at all: test_padding.py",
+    "_findings.padding.MOSTLY_PADDING": "padded buffers here are 2 times their elements, or hardly "
+    "padded: test_padding.py",
+    "_findings.pairwise.GATHERED_WEIGHT": "no program gathers pairs: test_pairwise.py",
     "_findings.pairwise.LEAST_GROWTH": "the products here are 1000 times their factors, and layers "
     "at most 4 times: test_pairwise.py",
     "_findings.pairwise.LEAST_COPIES": "pairs here have at least 512 others; 16 are compiled in "
