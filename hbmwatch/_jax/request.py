@@ -91,14 +91,15 @@ def traced_for(
         WrongPlatform: The step's own `.lower` ignores the platform.
     """
     owner, args, kwargs = lowerable(step, args, kwargs)
+    lower = _lower_of(owner)
     with _lowering_for(platform) as seen:
         try:
-            lowered = owner.lower(*args, **kwargs)
+            lowered = lower(*args, **kwargs)
         except ValueError as error:
             if platform is None or "incompatible devices" not in str(error):
                 raise
             args, kwargs = on_live_devices((args, kwargs))
-            lowered = owner.lower(*args, **kwargs)
+            lowered = lower(*args, **kwargs)
     lowered = plain_lowered(lowered)
     found = [(traced, one) for traced, one in seen if is_same_lowering(one, lowered)]
     if found:
@@ -155,12 +156,48 @@ def lowerable(
     """What has the step's `.lower`, and its arguments; a step without `.lower` is jitted."""
     if isinstance(step, types.MethodType) and hasattr(step.__func__, "lower"):
         return step.__func__, (step.__self__, *args), kwargs
-    if isinstance(step, functools.partial):
+    # Equinox has a Partial of its own, for a jitted method of a module.
+    if isinstance(step, functools.partial) or hasattr(getattr(step, "func", None), "lower"):
         return lowerable(step.func, (*step.args, *args), {**step.keywords, **kwargs})
     if hasattr(step, "lower"):
         return step, args, kwargs
     inner = inspect.unwrap(step, stop=lambda fun: hasattr(fun, "lower"))
-    return inner if hasattr(inner, "lower") else jax.jit(step), args, kwargs
+    return inner if hasattr(inner, "lower") else jax.jit(_hashable(step)), args, kwargs
+
+
+def _hashable(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step, or a function around it: jax.jit takes no module that holds arrays."""
+    try:
+        hash(step)
+    except TypeError:
+        return functools.wraps(step, updated=())(lambda *args, **kwargs: step(*args, **kwargs))
+    return step
+
+
+def _lower_of(owner: Any) -> Callable[..., Any]:
+    """The step's `.lower`, which may be called with shapes.
+
+    Equinox takes a jax.ShapeDtypeStruct for a static value, so that it gets tracers in its place.
+    """
+    if type(owner).__module__.partition(".")[0] != "equinox":
+        found: Callable[..., Any] = owner.lower
+        return found
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
+        lowered: list[Any] = []
+
+        def call(*tracers: Any) -> None:
+            for place, tracer in zip(places, tracers):
+                leaves[place] = tracer
+            traced_args, traced_kwargs = jax.tree.unflatten(tree, leaves)
+            lowered.append(owner.lower(*traced_args, **traced_kwargs))
+
+        jax.eval_shape(call, *[leaves[place] for place in places])
+        return lowered[0]
+
+    return lower
 
 
 # --- what the compiler would get ------------------------------------------------------------------

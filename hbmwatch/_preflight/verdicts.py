@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,7 @@ class Fit:
     limit_bytes: int | None
     target: str
     proof: Proof
-    report: OomReport
+    report: OomReport = field(repr=False)
     seconds: float = 0.0
     error: str = ""
     limit_note: str = ""
@@ -115,6 +116,10 @@ class Fit:
             return f"{verdict}{why}; {self._rests_on()}"
         return f"{verdict}{self._figures()}; {self._rests_on()}"
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the verdict, and the page of its report."""
+        return f"<p>{html.escape(str(self))}</p>{self.report._repr_html_()}"
+
     def _figures(self) -> str:
         """What the program needs, and what the device has."""
         if self.total_bytes is None:
@@ -165,7 +170,7 @@ class Largest:
     size: int | None
     next_size: int | None
     fit: Fit
-    tried: Mapping[int, Fit] = field(default_factory=dict)
+    tried: Mapping[int, Fit] = field(default_factory=dict, repr=False)
     proof: Proof = "assigned"
     multiple_of: int = 1
     error: str = ""
@@ -210,6 +215,10 @@ class Largest:
         if self.error:
             sentences.append(f"The search ended early: {self.error}.")
         return " ".join(sentences)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the answer, and the page of the report on `fit`."""
+        return f"<p>{html.escape(str(self))}</p>{self.fit.report._repr_html_()}"
 
     def _answer(self) -> str:
         target = self.fit.target

@@ -151,3 +151,33 @@ def test_the_devices_are_in_the_order_of_the_mesh() -> None:
     x = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=rows)
 
     assert compile_request(lower_for(jnp.sin, (x,), {}, "tpu")).devices == tuple(devices[::-1])
+
+
+def test_equinox_is_lowered_for_shapes_as_for_arrays() -> None:
+    """A jitted function, with donation, and a jitted method."""
+    import equinox as eqx
+
+    class Dense(eqx.Module):
+        weight: jax.Array
+
+        @eqx.filter_jit
+        def jitted(self, x: Any) -> Any:
+            return x @ self.weight
+
+        def plain(self, x: Any) -> Any:
+            return x @ self.weight
+
+    @eqx.filter_jit(donate="all")
+    def step(dense: Any, x: Any) -> Any:
+        return eqx.apply_updates(dense, Dense(-dense.weight)), dense.plain(x)
+
+    dense, x = Dense(jnp.arange(64.0).reshape(8, 8)), jnp.ones((4, 8))
+    shapes = eqx.filter_eval_shape(lambda: (dense, x))
+    texts = [lower_for(step, args, {}, "tpu").as_text() for args in ((dense, x), shapes)]
+    assert texts[0] == texts[1]
+    assert "tf.aliasing_output" in texts[0] or "jax.buffer_donor" in texts[0]
+
+    for method in (dense.jitted, dense.plain):
+        texts = [lower_for(method, (one,), {}, "tpu").as_text() for one in (x, shapes[1])]
+        assert texts[0] == texts[1]
+        assert "dot_general" in texts[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hbmwatch import Fit
+from hbmwatch import Fit, Largest
 from hbmwatch._preflight.budget import Budgeted, Entry, load_baseline, save_baseline
 from tests.preflight.test_budget import BEFORE
 
@@ -72,3 +72,12 @@ def test_a_damaged_step_of_a_baseline_is_named(
     with pytest.raises(ValueError) as caught:
         load_baseline(file)
     assert str(caught.value) == said
+
+
+def test_a_notebook_shows_the_verdict_above_the_page_of_the_report() -> None:
+    """And a prompt shows the figures, without the whole report."""
+    found = Largest(16, 17, BEFORE, {16: BEFORE})
+    for shown, text in ((BEFORE, "fits v5e: needs 6.00 GiB"), (found, "16 is the largest size")):
+        assert shown._repr_html_().startswith(f"<p>{text}")
+        assert "<iframe" in shown._repr_html_()
+        assert len(repr(shown)) < 500
