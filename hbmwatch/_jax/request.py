@@ -158,7 +158,8 @@ def lowerable(
         return step.__func__, (step.__self__, *args), kwargs
     # Equinox has a Partial of its own, for a jitted method of a module.
     if isinstance(step, functools.partial) or hasattr(getattr(step, "func", None), "lower"):
-        return lowerable(step.func, (*step.args, *args), {**step.keywords, **kwargs})
+        partial: Any = step
+        return lowerable(partial.func, (*partial.args, *args), {**partial.keywords, **kwargs})
     if hasattr(step, "lower"):
         return step, args, kwargs
     inner = inspect.unwrap(step, stop=lambda fun: hasattr(fun, "lower"))

@@ -51,10 +51,18 @@ def test_an_unchanged_step_is_not_compiled_again(
     "text", ["{", "[]", "null", '{"schema": 1}', '{"schema": 1, "report": null}']
 )
 def test_a_damaged_verdict_is_none(text: str, tmp_path: Path) -> None:
-    """The step is compiled, and the file is written again."""
+    """As if there were no file."""
+    file = tmp_path / "verdict.json"
+    file.write_text(text)
+
+    assert cache._load(file) is None
+
+
+def test_a_damaged_verdict_is_written_again(tmp_path: Path) -> None:
+    """The step is compiled again."""
     asked(tmp_path)
     (file,) = tmp_path.iterdir()
-    file.write_text(text)
+    file.write_text("{")
 
     assert asked(tmp_path).fits
     assert Fit.from_dict(json.loads(file.read_text())).fits

@@ -198,12 +198,17 @@ def test_the_end_of_the_parent_ends_the_child(folder: Path, number: signal.Signa
     until(folder, "*before_optimizations.hlo.pb")
     process.send_signal(number)
     output, _ = process.communicate(timeout=200)
-    until_gone = time.monotonic() + 200
-    while (children(folder) or any(folder.iterdir())) and time.monotonic() < until_gone:
-        time.sleep(0.05)
+    wait_for_the_end(folder)
 
     assert output == b"start\n"
     assert process.returncode == -number
+
+
+def wait_for_the_end(folder: Path) -> None:
+    """Wait until the folder is removed, and then until what has removed it is gone."""
+    until_gone = time.monotonic() + 200
+    while (any(folder.iterdir()) or children(folder)) and time.monotonic() < until_gone:
+        time.sleep(0.05)
 
 
 ANSWERED = """
@@ -231,9 +236,7 @@ def test_a_parent_that_is_killed_after_the_answer_leaves_nothing(folder: Path, h
     try:
         until(folder, "answer.json")
         process.kill()
-        until_gone = time.monotonic() + 200
-        while (children(folder) or any(folder.iterdir())) and time.monotonic() < until_gone:
-            time.sleep(0.05)
+        wait_for_the_end(folder)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

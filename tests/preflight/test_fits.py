@@ -126,14 +126,13 @@ def test_a_limit_above_the_devices_own_does_not_hide_it() -> None:
     assert "4.25 GiB over the limit" in str(fit)
 
 
-@pytest.mark.parametrize("name", ["x" * 400, "größe", "a/b c"])
-def test_a_step_may_have_any_name(name: str) -> None:
+def test_a_step_may_have_any_name() -> None:
     """Also one that no file can have: its memory is found all the same."""
 
     def step(x: Any) -> Any:
-        return x + len(name)
+        return x + 1
 
-    step.__name__ = name
+    step.__name__ = "größe/a b" + "x" * 400
     fit = fits(step, x_of(1), limit_bytes=2 * MIB, proof="assigned")
 
     assert (fit.fits, fit.total_bytes) == (True, 2 * MIB)
