@@ -23,21 +23,23 @@ class NotRepeatable(ValueError):
     """A checkpoint cannot be placed there; the text says why."""
 
 
-def checkpointed(body: Body, function: Function, group: int = 1) -> Any:
+def checkpointed(body: Body, function: Function, group: int = 1, each: bool = True) -> Any:
     """The jaxpr of a forward pass, with a checkpoint around each call of a function.
 
     Args:
         body: The forward pass.
         function: The function.
         group: How many calls in a row are in one more checkpoint; 1 places none.
+        each: Whether each call gets one. False where the user has placed it already.
     """
-    return _Rewriting(function, group).run(body, in_loop=False)
+    return _Rewriting(function, group, each).run(body, in_loop=False)
 
 
 class _Rewriting:
-    def __init__(self, function: Function, group: int) -> None:
+    def __init__(self, function: Function, group: int, each: bool) -> None:
         self.function = function
         self.group = group
+        self.each = each
         self.done: dict[tuple[int, bool], Any] = {}
 
     def run(self, body: Body, in_loop: bool) -> Any:
@@ -55,25 +57,28 @@ class _Rewriting:
             else self._inside(equation, body.inner.get(index, ()), in_loop)
             for index, equation in enumerate(body.equations)
         ]
-        if not runs and all(new is old for new, old in zip(equations, body.equations)):
+        groups = self.group > 1 and len(runs) > self.group
+        unchanged = all(new is old for new, old in zip(equations, body.equations))
+        if unchanged and not (groups or (runs and self.each)):
             return body.closed
         jaxpr = body.closed.jaxpr
         example = _example(in_loop) if runs else None
         wrap = functools.partial(_wrapped, outputs=jaxpr.outvars, example=example)
-        equations, runs = wrap(equations, runs)
-        if self.group > 1 and len(runs) > self.group:
+        if self.each:
+            equations, runs = wrap(equations, runs)
+        if groups:
             equations, _ = wrap(equations, _groups(runs, self.group))
         return body.closed.replace(jaxpr=jaxpr.replace(eqns=equations))
 
     def _inside(self, equation: Any, bodies: Sequence[Body], in_loop: bool) -> Any:
         """An equation, with the checkpoints that belong in its bodies."""
         scans = equation.primitive.name == "scan"
-        new = [self.run(each, in_loop or scans) for each in bodies]
-        if all(one is body.closed for one, body in zip(new, bodies)):
-            return equation
+        new = [self.run(body, in_loop or scans) for body in bodies]
+        if any(one is not body.closed for one, body in zip(new, bodies)):
+            equation = with_bodies(equation, new)
         if scans and self.group > 1 and calls_in(bodies[0], self.function) == 1:
-            return _in_groups(with_bodies(equation, new), self.group)
-        return with_bodies(equation, new)
+            return _in_groups(equation, self.group)
+        return equation
 
 
 def _groups(runs: Sequence[Run], group: int) -> list[Run]:

@@ -1,8 +1,8 @@
 """A forward pass as JAX traced it, with the calls of the user's functions in it.
 
 A call of a function is a run of equations of one jaxpr. It may lie in the jaxpr of an equation: of
-a jit, a scan or a cond. What JAX differentiates as a whole (jax.checkpoint, custom_vjp) is not
-looked into.
+a jit, a scan, a cond, or of the user's own jax.checkpoint. What has a rule of its own for its
+derivative (custom_vjp, custom_jvp) is not looked into.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from hbmwatch._jax.calls import Call, Function, Recording
 
@@ -22,7 +24,11 @@ _BODIES = {
     "core_call": "call_jaxpr",
     "scan": "jaxpr",
     "cond": "branches",
+    "checkpoint": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
 }
+_CHECKPOINTS = ("checkpoint", "remat", "remat2")
 # Effects that may happen twice where a call is computed again, as under jax.checkpoint.
 _REPEATABLE = {"DebugEffect"}
 # The name of a function that stands for the body of a scan.
@@ -83,20 +89,30 @@ class _Building:
         self.numbers = itertools.count(-1, -1)
 
     def body(self, closed: Any, depth: int, scan: Any) -> Body:
-        if id(closed) in self.bodies:
-            return self.bodies[id(closed)]
+        if id(closed.jaxpr) in self.bodies:
+            return self.bodies[id(closed.jaxpr)]
         equations = closed.jaxpr.eqns
-        calls = [self.recording.traced(equation).calls for equation in equations]
+        calls = [self.calls(equation) for equation in equations]
         around = self.scan_body(scan) if scan is not None else ()
         made = Body(closed, _runs(equations, [(*around, *each[depth:]) for each in calls]))
         made.scan = scan
-        self.bodies[id(closed)] = made
+        self.bodies[id(closed.jaxpr)] = made
         for index, equation in enumerate(equations):
             of = equation if equation.primitive.name == "scan" else None
-            inner = [self.body(each, len(calls[index]), of) for each in bodies_of(equation)]
+            below = len(calls[index])
+            inner = [self.body(each, below, of) for each in bodies_of(equation)]
             if inner:
                 made.inner[index] = inner
         return made
+
+    def calls(self, equation: Any) -> tuple[Call, ...]:
+        """The calls around an equation. The user's jax.checkpoint is a call of what is in it."""
+        calls = self.recording.traced(equation).calls
+        if not is_checkpoint(equation):
+            return calls
+        inner = [self.recording.traced(each).calls for each in bodies_of(equation)[0].jaxpr.eqns]
+        functions = [each[len(calls)].function for each in inner if len(each) > len(calls)]
+        return (*calls, *(Call(each, next(self.numbers)) for each in functions[:1]))
 
     def scan_body(self, scan: Any) -> tuple[Call, ...]:
         """The body of a scan as a call, by the line that scans, which may be in a library."""
@@ -152,16 +168,28 @@ def length_of(body: Body, index: int) -> int:
     return int(body.equations[index].params.get("length", 1))
 
 
+def is_checkpoint(equation: Any) -> bool:
+    """Whether an equation is the user's jax.checkpoint."""
+    return equation.primitive.name in _CHECKPOINTS
+
+
 def bodies_of(equation: Any) -> list[Any]:
-    """The jaxprs in an equation that are looked into."""
+    """The jaxprs in an equation that are looked into, with their constants."""
     found = equation.params.get(_BODIES.get(equation.primitive.name, ""))
     bodies = list(found) if isinstance(found, (list, tuple)) else [found]
-    return [body for body in bodies if hasattr(body, "consts")]
+    return [
+        body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
+        for body in bodies
+        if isinstance(body, (Jaxpr, ClosedJaxpr))
+    ]
 
 
 def with_bodies(equation: Any, bodies: Sequence[Any]) -> Any:
     """The equation with other jaxprs in it."""
     parameter = _BODIES[equation.primitive.name]
     old = equation.params[parameter]
-    new = type(old)(bodies) if isinstance(old, (list, tuple)) else bodies[0]
+    if isinstance(old, (list, tuple)):
+        new: Any = type(old)(bodies)
+    else:
+        new = bodies[0] if isinstance(old, ClosedJaxpr) else bodies[0].jaxpr
     return equation.replace(params={**equation.params, parameter: new})

@@ -14,6 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import jax
@@ -36,7 +37,7 @@ _MOST = 8
 _LEAST_SHARE = 0.03
 _SAME_SHARE = 0.02
 # Groups compute most of the forward pass once more, so they must free this share of what is left.
-_LEAST_GAIN_OF_GROUPS = 0.1
+_LEAST_GAIN_OF_GROUPS = 0.05
 _LEAST_NESTED = 9
 
 
@@ -49,6 +50,7 @@ class Placement:
         where: "model.py:40", where the function is defined; of a scan the line that scans.
         calls: How often it is called in one forward pass, steps of scans counted.
         group: How many calls in a row are in one more checkpoint; 1 places none.
+        each: Whether each call gets one; False where the user has placed it already.
         saves_bytes: By how much it lowers the memory between forward and backward pass: an
             estimate from shapes, to rank places.
         function: The function, by its file and line.
@@ -58,20 +60,29 @@ class Placement:
     where: str
     calls: int
     group: int
+    each: bool
     saves_bytes: int
     function: Function
 
     @property
     def what(self) -> str:
         """What is changed, in a few words."""
+        what = f"{self.name}, {self.where}"
+        if not self.each:
+            return f"jax.checkpoint around each {self.group} in a row of {what}"
         groups = f" and around each {self.group} in a row" if self.group > 1 else ""
-        return f"jax.checkpoint around {self.name}, {self.where}{groups}"
+        return f"jax.checkpoint around {what}{groups}"
 
     @property
     def code(self) -> str:
         """What to write, in words."""
         name = self.name if self.name == SCAN_BODY else f"`{self.name}`"
         runs = "which runs" if self.name == SCAN_BODY else "called"
+        if not self.each:
+            return (
+                f"wrap each {self.group} calls in a row of {name}, {self.where}, {runs} "
+                f"{self.calls} times, in one more jax.checkpoint"
+            )
         text = f"wrap {name}, {self.where}, {runs} {self.calls} times, in jax.checkpoint"
         if self.group == 1:
             return text
@@ -136,7 +147,12 @@ class Placed:
 
     def _under(self, function: Callable[..., Any]) -> Callable[..., Any]:
         placement = self._placement
-        change = functools.partial(checkpointed, function=placement.function, group=placement.group)
+        change = functools.partial(
+            checkpointed,
+            function=placement.function,
+            group=placement.group,
+            each=placement.each,
+        )
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -222,16 +238,21 @@ def _ranked(estimates: list[Estimate]) -> list[Placement]:
     total = sum(estimate.total for estimate in estimates)
     found: list[list[Placement]] = []
     for function, effect in _effects(estimates):
-        one = _placement(function, effect, 1, effect.saves)
-        is_new = not any(_is_same(one, other[0]) for other in found)
-        if effect.saves > _LEAST_SHARE * total and is_new:
-            found.append([one])
-            # Groups of a part of each layer keep no less than groups of whole layers.
-            of_layers = any(len(p) > 1 and p[0].calls == effect.calls for p in found)
-            group = 1 if of_layers else _group_of(effect.in_a_row)
-            gain = effect.nested() - effect.saves
-            if group > 1 and gain > _LEAST_GAIN_OF_GROUPS * (total - effect.saves):
-                found[-1].append(_placement(function, effect, group, effect.nested()))
+        others = [place for places in found for place in places]
+        places = []
+        one = _placement(function, effect)
+        if effect.saves > _LEAST_SHARE * total:
+            if any(_is_same(one, other) for other in others):
+                continue
+            places.append(one)
+        # Groups of a part of each layer keep no less than groups of whole layers.
+        of_layers = any(place.group > 1 and place.calls == effect.calls for place in others)
+        gain = effect.nested() - max(effect.saves, 0)
+        left = total - max(effect.saves, 0)
+        group = 1 if of_layers else _group_of(effect.in_a_row)
+        if group > 1 and gain > _LEAST_GAIN_OF_GROUPS * left:
+            places.append(_placement(function, effect, group, each=bool(places)))
+        found += [places] if places else []
     found.sort(key=lambda places: (not places[0].function.is_users, -places[0].saves_bytes))
     return [place for places in found for place in places][:_MOST]
 
@@ -253,10 +274,16 @@ def _group_of(calls: int) -> int:
     return min(fitting, key=lambda n: n + calls // n, default=1)
 
 
-def _placement(function: Function, effect: Effect, group: int, saves: int) -> Placement:
-    file = function.file.replace("\\", "/").rpartition("/")[2]
-    where = f"{file}:{function.line}"
-    return Placement(function.name, where, effect.calls, group, saves, function)
+def _placement(function: Function, effect: Effect, group: int = 1, each: bool = True) -> Placement:
+    return Placement(
+        name=function.name,
+        where=f"{PurePath(function.file).name}:{function.line}",
+        calls=effect.calls,
+        group=group,
+        each=each,
+        saves_bytes=effect.saves if group == 1 else effect.nested(),
+        function=function,
+    )
 
 
 def _is_same(one: Placement, other: Placement) -> bool:

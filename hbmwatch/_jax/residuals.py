@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from hbmwatch._jax.calls import Function
-from hbmwatch._jax.forward import Body, Run, length_of
+from hbmwatch._jax.forward import Body, Run, is_checkpoint, length_of
 from hbmwatch._jax.scans import scan_inputs
 
 # Linear in each input, so that nothing is kept but what is no float.
@@ -42,6 +42,8 @@ class Effect:
         inputs: The inputs of the calls, which are kept.
         kept: Those of them that were not kept before.
         largest: What the backward pass of one call needs again.
+        again: How much less exists at once in the backward pass of the user's own jax.checkpoint,
+            where the calls lie in one.
         in_a_row: How many calls follow one another in one jaxpr, or in one scan.
         places: The equations of the calls.
     """
@@ -51,13 +53,14 @@ class Effect:
     inputs: int
     kept: int
     largest: int
+    again: int
     in_a_row: int
     places: frozenset[tuple[int, Run]]
 
     @property
     def saves(self) -> int:
         """How much lower the peak is, at best."""
-        return self.freed - self.kept - self.largest
+        return self.freed - self.kept - self.largest + self.again
 
     def with_another(self, other: Effect) -> Effect:
         """The effect of the calls of both."""
@@ -74,7 +77,7 @@ class Estimate:
     def __init__(self, body: Body) -> None:
         self._kept: dict[int, _Kept] = {}
         self._effects: dict[int, dict[Function, Effect]] = {}
-        self.total = self._of(body).total
+        self.total = self._of(body).total + self._again(body)
         self.effects = self._effects_in(body)
 
     def _of(self, body: Body) -> _Kept:
@@ -83,6 +86,15 @@ class Estimate:
             self._kept[id(body)] = _Kept(body, inner)
         return self._kept[id(body)]
 
+    def _again(self, body: Body) -> int:
+        """The most that one jax.checkpoint of the user computes again at once."""
+        own = [0]
+        for index, bodies in body.inner.items():
+            own += [self._again(each) for each in bodies]
+            if is_checkpoint(body.equations[index]):
+                own += [self._of(each).total for each in bodies]
+        return max(own)
+
     def _effects_in(self, body: Body) -> dict[Function, Effect]:
         if id(body) not in self._effects:
             found: dict[Function, list[Effect]] = defaultdict(list)
@@ -90,10 +102,12 @@ class Estimate:
                 found[function].append(self._of(body).effect(runs))
             for index, bodies in body.inner.items():
                 length = length_of(body, index)
+                again = is_checkpoint(body.equations[index])
                 for function, effect in self._inner(bodies).items():
                     covered = body.runs.get(function, ())
                     if not any(run.start <= index < run.stop for run in covered):
-                        found[function].append(_repeated(effect, length))
+                        effect = _at_once(effect) if again else _repeated(effect, length)
+                        found[function].append(effect)
             self._effects[id(body)] = {each: _together(found[each]) for each in found}
         return self._effects[id(body)]
 
@@ -113,13 +127,14 @@ class _Kept:
         self.inside = {
             index: max(each.total for each in bodies) * length_of(body, index)
             for index, bodies in inner.items()
+            if not is_checkpoint(body.equations[index])
         }
         self.made: dict[Any, int] = {}
         self.needed: dict[Any, list[int]] = defaultdict(list)
         for index, equation in enumerate(body.equations):
             for value in equation.outvars:
                 self.made[value] = index
-            bodies = inner.get(index)
+            bodies = inner[index] if index in self.inside else []
             for value in _needed_by_bodies(equation, bodies) if bodies else _needed(equation):
                 self.needed[value].append(index)
         self.carried = _carried(body)
@@ -136,6 +151,7 @@ class _Kept:
             inputs=sum(map(nbytes, inputs)),
             kept=sum(nbytes(value) for value in inputs if value not in self.needed),
             largest=max(freed),
+            again=0,
             in_a_row=len(runs),
             places=frozenset((id(self.body), run) for run in runs),
         )
@@ -211,15 +227,19 @@ def _carried(body: Body) -> set[Any]:
 
 def _repeated(effect: Effect, length: int) -> Effect:
     """The effect of calls in the body of a loop."""
-    return Effect(
+    return replace(
+        effect,
         calls=effect.calls * length,
         freed=effect.freed * length,
         inputs=effect.inputs * length,
         kept=effect.kept * length,
-        largest=effect.largest,
         in_a_row=length if effect.calls == 1 else effect.in_a_row,
-        places=effect.places,
     )
+
+
+def _at_once(effect: Effect) -> Effect:
+    """The effect of calls in a jax.checkpoint, whose backward pass keeps them for a moment."""
+    return replace(effect, freed=0, inputs=0, kept=0, largest=0, again=max(effect.saves, 0))
 
 
 def _together(effects: list[Effect]) -> Effect:
@@ -230,6 +250,7 @@ def _together(effects: list[Effect]) -> Effect:
         inputs=sum(each.inputs for each in effects),
         kept=sum(each.kept for each in effects),
         largest=max(each.largest for each in effects),
+        again=max(each.again for each in effects),
         in_a_row=max(each.in_a_row for each in effects),
         places=frozenset().union(*(each.places for each in effects)),
     )

@@ -135,7 +135,9 @@ def test_any_calls_keep_the_gradients(calls: list[tuple[str, int]], group: int) 
     step = jax.jit(jax.value_and_grad(loss))
     x = jnp.linspace(0.1, 0.9, 4)
     line = part.__code__.co_firstlineno
-    place = Placement("part", "", 0, group, 0, Function(__file__, line, "part", is_users=True))
+    place = Placement(
+        "part", "", 0, group, True, 0, Function(__file__, line, "part", is_users=True)
+    )
 
     traced = placed(step, place).trace(x).jaxpr
     expected = step.trace(x).jaxpr
@@ -214,15 +216,66 @@ def test_a_loss_in_a_jit_is_no_place_of_its_own() -> None:
     assert [one.name for one in candidates(step, *shapes(4))] == ["block", "helper"]
 
 
+def by_hand(weights: Any, x: Any) -> Any:
+    """The layers, each under jax.checkpoint."""
+    for w in weights:
+        x = jax.checkpoint(block)(x, w)
+    return jnp.sum(x**2)
+
+
 def test_what_is_checkpointed_already_is_no_place() -> None:
     """Neither the function under jax.checkpoint nor what it calls is named."""
+    assert candidates(grads_of(by_hand), *shapes(4)) == []
 
-    def loss(weights: Any, x: Any) -> Any:
-        for w in weights:
-            x = jax.checkpoint(block)(x, w)
+
+def test_many_checkpointed_layers_are_grouped() -> None:
+    """The inputs of the layers are what is left, and each layer has its checkpoint already."""
+    args = shapes(16)
+    (place,) = candidates(grads_of(by_hand), *args)
+
+    assert (place.name, place.calls, place.group, place.each) == ("block", 16, 4, False)
+    assert place.code == (
+        f"wrap each 4 calls in a row of `block`, {where(block)}, called 16 times, in one more "
+        "jax.checkpoint"
+    )
+
+    def grouped(weights: Any, x: Any) -> Any:
+        for start in range(0, 16, 4):
+            four = jax.checkpoint(lambda weights, x: layers_of(weights, x))
+            x = four(weights[start : start + 4], x)
         return jnp.sum(x**2)
 
-    assert candidates(grads_of(loss), *shapes(4)) == []
+    def layers_of(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = jax.checkpoint(lambda x, w: block(x, w))(x, w)
+        return x
+
+    ours = placed(grads_of(by_hand), place)
+    assert checkpoints(ours, *args) == checkpoints(grads_of(grouped), *args)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_a_checkpoint_around_everything_gets_others_inside(scanned: bool) -> None:
+    """To compute all layers again at once saves nothing; a checkpoint around each of them does."""
+
+    def scan(weights: Any, x: Any) -> Any:
+        return jnp.sum(jax.lax.scan(lambda h, w: (block(h, w), None), x, weights)[0] ** 2)
+
+    loss = jax.checkpoint(scan if scanned else layers_loss)
+    weights, x = shapes(6)
+    args = (jax.ShapeDtypeStruct((6, 8, 8), jnp.float32) if scanned else weights, x)
+    step = grads_of(loss)
+    place = candidates(step, *args)[0]
+
+    assert (place.name, place.calls) == ("<lambda>" if scanned else "block", 6)
+    assert checkpoints(placed(step, place), *args) > checkpoints(step, *args)
+    assert temporaries(placed(step, place), *args) < 0.7 * temporaries(step, *args)
+
+
+def temporaries(step: Any, *args: Any) -> int:
+    """The bytes that XLA needs besides arguments and outputs."""
+    compiled = step.lower(*args).compile(compiler_options=FAST_COMPILE)
+    return int(compiled.memory_analysis().temp_size_in_bytes)
 
 
 def test_forward_mode_has_no_places() -> None:
@@ -251,19 +304,10 @@ def test_the_memory_falls() -> None:
     args = shapes(8)
     step = grads_of(layers_loss)
 
-    def by_hand(weights: Any, x: Any) -> Any:
-        for w in weights:
-            x = jax.checkpoint(block)(x, w)
-        return jnp.sum(x**2)
+    ours = temporaries(placed(step, candidates(step, *args)[0]), *args)
 
-    def temporaries(step: Any) -> int:
-        compiled = step.lower(*args).compile(compiler_options=FAST_COMPILE)
-        return int(compiled.memory_analysis().temp_size_in_bytes)
-
-    ours = temporaries(placed(step, candidates(step, *args)[0]))
-
-    assert ours == temporaries(grads_of(by_hand))
-    assert ours < 0.7 * temporaries(step)
+    assert ours == temporaries(grads_of(by_hand), *args)
+    assert ours < 0.7 * temporaries(step, *args)
 
 
 def test_the_compiler_gets_the_lines_of_the_user() -> None:
