@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +14,7 @@ from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.report import DeviceMemory
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.protos import HloInstructionProto, OpSharding, ShapeProto
-from hbmwatch._xla.shapes import unpadded_bytes
+from hbmwatch._xla.shapes import element_count, unpadded_bytes
 from hbmwatch._xla.shardings import part_of, spread_over, tiles
 
 T = TypeVar("T")
@@ -314,9 +313,9 @@ class ProgramFacts:
         instructions = (p.instruction for p in graph.parameters if p.number == argument.number)
         readers = [user for instruction in instructions for user in graph.users(instruction)]
         inside = [inner for user in readers for inner in (user, *graph.everything_in(user))]
-        count = math.prod(argument.dims)
+        count = element_count(argument.dims)
         return any(
-            math.prod(table.shape.dimensions) == count
+            element_count(table.shape.dimensions) == count
             for gather in inside
             if gather.opcode == "gather"
             if (table := graph.first(gather)) is not None
@@ -337,13 +336,13 @@ class ProgramFacts:
         if not self.batch.arguments:
             return ()
         dims = self.batch.arguments[0].dims
-        lengths = {math.prod(dims[:n]) for n in (1, 2)}
+        lengths = {element_count(dims[:n]) for n in (1, 2)}
         candidates = (live for live in self.live if live.op.kind != "constant")
         return tuple(live for live in candidates if not lengths.isdisjoint(live.dims))
 
     def _scaling_bytes(self, argument: Argument) -> int:
         """The bytes at the peak that scale with the first dimension of an argument."""
-        lengths = {math.prod(argument.dims[:n]) for n in (1, 2)}
+        lengths = {element_count(argument.dims[:n]) for n in (1, 2)}
         return sum(size for dims, size in self._sizes.items() if not lengths.isdisjoint(dims))
 
     def scaled_bytes(self, share: float) -> float:

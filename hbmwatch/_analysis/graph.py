@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from hbmwatch._xla.protos import (
     HloInstructionProto,
     ShapeProto,
 )
+from hbmwatch._xla.shapes import element_count
 from hbmwatch._xla.types import MemoryColor, PrimitiveType
 
 TUPLE = PrimitiveType.TUPLE
@@ -72,7 +72,7 @@ def elements(shape: ShapeProto) -> int:
     """The number of elements of an array; of a tuple, that of its largest entry."""
     if shape.element_type == TUPLE:
         return max((elements(part) for part in shape.tuple_shapes), default=0)
-    return math.prod(shape.dimensions)
+    return element_count(shape.dimensions)
 
 
 class Graph:

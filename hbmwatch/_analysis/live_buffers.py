@@ -6,7 +6,6 @@ Every walk starts at a live buffer, so that the cost grows with the peak and not
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.protos import HloInstructionProto
+from hbmwatch._xla.shapes import element_count
 
 # Whether a program is differentiated shows in any part of it, so that a sample is enough.
 SAMPLED_INSTRUCTIONS = 1000
@@ -273,7 +273,7 @@ class PeakBuffers:
     def origin(self, live: LiveBuffer) -> Origin:
         """The instructions that introduced the number of elements of a buffer."""
         start = live.instruction if live.loop_buffer is None else live.loop_buffer.update
-        return origin(self.graph, start, math.prod(live.dims), live.element_type)
+        return origin(self.graph, start, element_count(live.dims), live.element_type)
 
     def uses(self, live: LiveBuffer) -> tuple[HloInstructionProto, ...]:
         """The instructions that read a buffer, also behind copies and inside of fusions."""
@@ -295,7 +295,7 @@ class PeakBuffers:
         """The instructions that read a buffer's bytes, rewritten in place or not."""
         seen: dict[int, HloInstructionProto] = {}
         todo = [live.instruction]
-        count = math.prod(live.dims)
+        count = element_count(live.dims)
         while todo and len(seen) < MOST_VISITS:
             for user in self.graph.users(todo.pop()):
                 if user.id not in seen:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hbmwatch._analysis.graph import TUPLE, Graph, elements
 from hbmwatch._xla.protos import HloInstructionProto, ShapeProto
+from hbmwatch._xla.shapes import element_count
 from hbmwatch._xla.types import float_bits
 
 # It bounds the time of a report, in which every large buffer starts a walk.
@@ -147,8 +147,8 @@ class _Walk:
     def _same(self, shape: ShapeProto) -> bool:
         """Whether a shape has the buffer's number of elements."""
         if shape.element_type == TUPLE:
-            return any(math.prod(part.dimensions) == self.count for part in shape.tuple_shapes)
-        return math.prod(shape.dimensions) == self.count
+            return any(element_count(part.dimensions) == self.count for part in shape.tuple_shapes)
+        return element_count(shape.dimensions) == self.count
 
     def _end(self, instruction: HloInstructionProto, outer: Outer) -> None:
         """Enter an instruction at which the walk ends."""

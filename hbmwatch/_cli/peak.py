@@ -5,16 +5,46 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hbmwatch._cli.command import DONE, Command, CommandError, add_json_option, add_peak_options
+from hbmwatch._cli.command import (
+    DONE,
+    NOTHING_FOUND,
+    Command,
+    CommandError,
+    add_json_option,
+    add_peak_options,
+)
 from hbmwatch._cli.console import print_json, progress
+from hbmwatch._cli.steps import size
 from hbmwatch._records.message import OomMessage
+from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.sizes import format_size
 from hbmwatch._report.report import OomReport
+
+if TYPE_CHECKING:
+    from hbmwatch._profiles.load import Loaded
+
+# How many other runs and hosts a note names.
+_LISTED = 5
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "logdir", metavar="LOGDIR", help="a log folder, a run folder or an .xplane.pb file"
+        "logdir",
+        metavar="PATH",
+        help="a log folder, a run folder or an .xplane.pb file; a folder of --xla_dump_to or an "
+        ".hlo.pb file; the JSON of XProf's Memory Viewer",
+    )
+    parser.add_argument(
+        "--run", dest="run_name", metavar="RUN", help="run to read (default: the newest, by name)"
+    )
+    parser.add_argument("--host", metavar="HOST", help="host to read (default: all of the run)")
+    parser.add_argument(
+        "--limit", type=size, metavar="SIZE", help="check that the module fits, such as 80GiB"
+    )
+    parser.add_argument(
+        "--on", metavar="DEVICE", help="check that the module fits a device, such as v5e or h100"
     )
     parser.add_argument("--html", metavar="FILE", help="also write an HTML report")
     add_peak_options(parser)
@@ -22,8 +52,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    limit, device = _limit(options)
     with progress("reading the profile"):
-        report = _report(options)
+        report = _report(options, limit, device)
     if options.html is not None:
         with progress("writing the HTML report"):
             _save_html(report, options.html)
@@ -31,10 +62,30 @@ def _run(options: argparse.Namespace) -> int:
         print_json(report.to_dict())
     else:
         print(report.text(top=options.top))
-    return DONE
+    summary = report.summary
+    fits = limit is None or summary is None or summary.total_allocation_bytes <= limit
+    return DONE if fits else NOTHING_FOUND
 
 
-def _report(options: argparse.Namespace) -> OomReport:
+def _limit(options: argparse.Namespace) -> tuple[int | None, str]:
+    """The limit to check, and the device that has it."""
+    if options.on is None or options.limit is not None:
+        return options.limit, ""
+    from hbmwatch._preflight.targets import resolve
+
+    try:
+        target = resolve(options.on)
+    except (ValueError, ImportError) as error:
+        raise CommandError(str(error)) from error
+    if target.limit_bytes is None:
+        raise CommandError(f"the memory of {options.on} is unknown: give it with --limit")
+    return (
+        target.limit_bytes,
+        f" ({options.on}{f', {target.limit_note}' if target.limit_note else ''})",
+    )
+
+
+def _report(options: argparse.Namespace, limit: int | None, device: str) -> OomReport:
     """The report on a program that need not have failed: its message is empty."""
     from hbmwatch._explain.breakdown import breakdown
     from hbmwatch._explain.conclude import add_findings
@@ -42,23 +93,65 @@ def _report(options: argparse.Namespace) -> OomReport:
     from hbmwatch._profiles.load import load_program
     from hbmwatch._xla.peak import caveats
 
-    loaded = load_program(options.logdir, module=options.module, memory_space=options.memory_space)
-    chosen = f"The largest of {len(loaded.modules)} modules; --module shows another one."
+    loaded = load_program(
+        options.logdir,
+        module=options.module,
+        memory_space=options.memory_space,
+        run=options.run_name,
+        host=options.host,
+    )
     is_log_folder = (Path(options.logdir) / "plugins" / "profile").is_dir()
     summary = loaded.summary
+    needed = None if limit is None else summary.total_allocation_bytes
     report = OomReport(
-        OomMessage(""),
+        OomMessage("", used_bytes=needed, limit_bytes=limit),
         summary,
-        notes=(chosen,) if options.module is None and len(loaded.modules) > 1 else (),
+        notes=_notes(loaded, options.module, limit, device),
         logdir=options.logdir if is_log_folder else None,
     )
     problems = Problems(caveats(summary))
-    if options.memory_space == "hbm":
+    if loaded.program is None:
+        problems.append("findings: the JSON of XProf's Memory Viewer holds no program")
+    elif options.memory_space == "hbm":
         source = (loaded.program, summary, report.message)
         sizes = problems.try_or_default("breakdown", {}, breakdown, *source)
         report = dataclasses.replace(report, breakdown=sizes)
         report = add_findings(report, summary, loaded.program, None, problems)
     return dataclasses.replace(report, missing=tuple(problems))
+
+
+def _notes(loaded: Loaded, module: str | None, limit: int | None, device: str) -> tuple[str, ...]:
+    """The verdict, and which run, host and module this is."""
+    notes = [] if limit is None else [_verdict(loaded.summary, limit, device)]
+    if loaded.place.run:
+        notes.append(_which("run", loaded.place.run, loaded.place.other_runs))
+    if loaded.host:
+        notes.append(_which("host", loaded.host, loaded.other_hosts))
+    if module is None and len(loaded.modules) > 1:
+        notes.append(f"The largest of {len(loaded.modules)} modules; --module shows another one.")
+    return tuple(notes)
+
+
+def _which(what: str, name: str, others: tuple[str, ...]) -> str:
+    """Which run or host this is, and which others there are."""
+    if not others:
+        return f"This is {what} {name}."
+    more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+    listed = ", ".join(others[:_LISTED]) + more
+    return f"This is {what} {name}; --{what} shows another one: {listed}."
+
+
+def _verdict(summary: PeakSummary, limit: int, device: str) -> str:
+    """Whether the program's allocations fit; the peak alone would not count fragmentation."""
+    needed = summary.total_allocation_bytes
+    if needed <= limit:
+        left = format_size(limit - needed)
+        return (
+            f"It fits {format_size(limit)}{device}: {left} is left for other arrays and programs."
+        )
+    return (
+        f"It does not fit {format_size(limit)}{device}: it is {format_size(needed - limit)} larger."
+    )
 
 
 def _save_html(report: OomReport, file: str) -> None:
@@ -74,6 +167,7 @@ COMMAND = Command(
     examples=(
         "hbmwatch peak /tmp/xprof",
         "hbmwatch peak /tmp/xprof --module jit_step --html peak.html",
+        "hbmwatch peak /tmp/xprof --run 2026_03_01_10_00_00 --on v5e",
     ),
     add_arguments=_add_arguments,
     run=_run,

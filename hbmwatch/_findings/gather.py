@@ -18,6 +18,7 @@ from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.protos import HloInstructionProto
+from hbmwatch._xla.shapes import element_count
 from hbmwatch._xla.shardings import is_replicated
 
 PRIOR_WEIGHT = 3.0
@@ -78,7 +79,7 @@ class Copy(NamedTuple):
         """Whether the collective makes the whole of an argument, and no part of it."""
         if self.argument is None or self.selects_rows:
             return False
-        return elements(self.collective.shape) >= math.prod(self.argument.global_dims)
+        return elements(self.collective.shape) >= element_count(self.argument.global_dims)
 
 
 def find(facts: ProgramFacts) -> Finding | None:
@@ -132,7 +133,7 @@ def _copy(facts: ProgramFacts, live: LiveBuffer) -> Copy | None:
 
 def _summed(facts: ProgramFacts, live: LiveBuffer) -> HloInstructionProto | None:
     """The all-reduce that made a buffer, or that reads it, of as many elements; None without."""
-    graph, count = facts.buffers.graph, math.prod(live.dims)
+    graph, count = facts.buffers.graph, element_count(live.dims)
     near = [live.instruction, *facts.buffers.readers(live)]
     current: HloInstructionProto | None = live.instruction
     for _ in range(MOST_MOVES):

@@ -12,6 +12,7 @@ from hbmwatch._findings.phrases import SHARDING, list_some, plural, short_paths
 from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.shapes import element_count
 from hbmwatch._xla.shardings import is_replicated
 
 ADVICE = Advice(
@@ -122,14 +123,14 @@ def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Fi
 def _made_for_outputs(facts: ProgramFacts) -> dict[str, int]:
     """The bytes that sharding frees in temporaries computed or gathered for the outputs."""
     counts = {
-        math.prod(o.dims)
+        element_count(o.dims)
         for o in facts.outputs
         if is_replicated(o.sharding, len(o.dims)) and o.dims
     }
     parts = max(facts.axes.values(), default=1)
     freed = {}
     for live in facts.live:
-        if live.op.kind == "temporary" and math.prod(live.dims) in counts:
+        if live.op.kind == "temporary" and element_count(live.dims) in counts:
             gathered = live.op.opcode.startswith("all-gather")
             kept = 0 if gathered else live.size_bytes // parts
             freed[live.op.instruction] = live.size_bytes - kept

@@ -1,25 +1,26 @@
-"""Reads a memory peak from a profile folder: which run, which module, which reader."""
+"""Reads a memory peak from a profile: which run, which module, which reader."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hbmwatch._profiles import xprof
+from hbmwatch._profiles.kinds import MemoryViewerData, modules_of
+from hbmwatch._profiles.places import Place, choose_hosts, find_place, host_of, listed
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import Program, parse_program
-from hbmwatch._xla.terms import MODULE_NAME, memory_color
-from hbmwatch._xla.xspace import label_modules, pack_modules, read_modules
+from hbmwatch._xla.terms import MEMORY_SPACES, MODULE_NAME, memory_color
+from hbmwatch._xla.xspace import label_modules, pack_modules
 
 _READERS = ("hbmwatch", "xprof")
-_SUFFIX = ".xplane.pb"
-# How far a folder is searched for runs: a path such as /usr/lib would take seconds.
-_MOST_LEVELS, _MOST_ENTRIES = 6, 20_000
+# Another process may delete a run between its listing and its reading.
+_ATTEMPTS = 3
 
 
 def load_peak_summary(
@@ -27,88 +28,114 @@ def load_peak_summary(
     *,
     module: str | None = None,
     memory_space: str = "hbm",
+    run: str | None = None,
+    host: str | None = None,
     reader: Literal["hbmwatch", "xprof"] = "hbmwatch",
 ) -> PeakSummary:
     """The memory peak of one module of an XProf profile; any tool may have written the profile.
 
     Args:
-        path: A folder for `xprof --logdir` (its newest run is read), the folder of a run (all its
-            hosts are read), or an .xplane.pb file. A folder is searched for runs up to 6 levels
-            deep, and up to 20,000 files and folders.
+        path: A folder for `xprof --logdir`, the folder of a run, or an .xplane.pb file; also a
+            folder that XLA dumped its modules into (`--xla_dump_to=FOLDER
+            --xla_dump_hlo_as_proto`), an .hlo.pb file of it, or the JSON of XProf's Memory Viewer.
+            A folder is searched for runs up to 6 levels deep, and up to 20,000 files and folders.
         module: "jit_step(12)", or "jit_step" if one module has that name. If hosts or devices have
             different modules of one name: "jit_step(12) #1", "jit_step(12) #2". None: the module
             with the largest peak.
         memory_space: "hbm" (the main memory of a GPU and a CPU, too), "vmem", "sflag", "cmem",
             "smem", "host" or "sparsecore"; on a GPU also "collective" or "temp".
+        run: The name of a run in the folder; None: the newest one by name.
+        host: The name of a host of the run; None: all of them.
         reader: "hbmwatch", or "xprof" to ask XProf itself, in a child process.
 
     Raises:
-        ProfileError: There is no profile, or it is damaged, or it does not have the module, or
-            several modules have that name; `modules` are the modules that it has.
+        ProfileError: There is no profile, or it is damaged, or it does not have the run, the host,
+            the module, or anything in the memory space, or several modules have that name;
+            `modules` are the modules that it has.
         ValueError: No such memory space or reader.
     """
-    memory_color(memory_space)
     if reader not in _READERS:
         raise ValueError(f"unknown reader {reader!r}: choose one of 'hbmwatch', 'xprof'")
-    folder = Path(path)
-    modules = _modules(_xplanes(folder), folder)
-    chosen = _choose_modules(modules, module, folder)
-    read = _read_peaks if reader == "hbmwatch" else _ask_xprof
-    results = list(read(chosen, memory_space))
-    summaries = [result for result in results if isinstance(result, PeakSummary)]
-    if not summaries:
-        labels = tuple(module.label for module in modules)
-        raise ProfileError(f"{folder}: {results[0]}", str(folder), labels)
-    return max(summaries, key=lambda summary: summary.peak_bytes)
+    return _load(Path(path), module, memory_space, run, host, reader)[0].summary
 
 
 class Loaded(NamedTuple):
-    """A program of a profile, its peak, and the labels of all modules of the profile."""
+    """The peak of a module, and where it is from.
 
-    program: Program
+    Attributes:
+        program: The program; None if the file has only its peak.
+        summary: The peak.
+        modules: The labels of all modules of the profile.
+        place: The run, and the other runs.
+        host: The host whose module it is; "" where the file does not say.
+        other_hosts: The other hosts of the run.
+    """
+
+    program: Program | None
     summary: PeakSummary
     modules: tuple[str, ...]
+    place: Place
+    host: str = ""
+    other_hosts: tuple[str, ...] = ()
 
 
 def load_program(
-    path: str | os.PathLike[str], *, module: str | None = None, memory_space: str = "hbm"
+    path: str | os.PathLike[str],
+    *,
+    module: str | None = None,
+    memory_space: str = "hbm",
+    run: str | None = None,
+    host: str | None = None,
 ) -> Loaded:
-    """The peak that load_peak_summary reads, with its program.
+    """The peak that load_peak_summary returns, with its program.
 
     Args:
-        path: As for load_peak_summary.
-        module: As for load_peak_summary.
-        memory_space: As for load_peak_summary.
+        path: As for load_peak_summary, as all arguments.
 
     Raises:
         ProfileError: As load_peak_summary.
         ValueError: No such memory space.
     """
+    loaded, module_read = _load(Path(path), module, memory_space, run, host, "hbmwatch")
+    if module_read is None:
+        return loaded
+    return loaded._replace(program=parse_program(module_read.hlo_proto, module_read.label))
+
+
+def _load(
+    folder: Path,
+    module: str | None,
+    memory_space: str,
+    run: str | None,
+    host: str | None,
+    reader: str,
+) -> tuple[Loaded, _Module | None]:
+    """The peak without its program, and the module that has it, if the file has modules."""
     memory_color(memory_space)
-    folder = Path(path)
-    modules = _modules(_xplanes(folder), folder)
-    labels = tuple(module.label for module in modules)
-    best: Loaded | None = None
-    errors: list[ProfileError] = []
-    for chosen in _choose_modules(modules, module, folder):
-        try:
-            program = parse_program(chosen.hlo_proto, chosen.label)
-            loaded = Loaded(program, peak_summary(program, memory_space), labels)
-        except ProfileError as error:
-            errors.append(error)
-            continue
-        if best is None or loaded.summary.peak_bytes > best.summary.peak_bytes:
-            best = loaded
-    if best is None:
-        raise ProfileError(f"{folder}: {errors[0]}", str(folder), labels)
-    return best
+    profile = _read(folder, run, host, memory_space)
+    if isinstance(profile, Loaded):
+        return profile, None
+    labels = tuple(each.label for each in profile.modules)
+    chosen = _choose_modules(profile.modules, module, folder)
+    read = _read_peaks if reader == "hbmwatch" else _ask_xprof
+    results = list(zip(chosen, read(chosen, memory_space), strict=True))
+    peaks = [(each, found) for each, found in results if isinstance(found, PeakSummary)]
+    if not peaks:
+        raise ProfileError(f"{folder}: {results[0][1]}", str(folder), labels)
+    best, summary = max(peaks, key=lambda peak: peak[1].peak_bytes)
+    if not summary.peak_bytes and memory_space != "hbm":
+        raise ProfileError(_nothing_there(chosen, memory_space, folder), str(folder), labels)
+    hosts = dict.fromkeys(each.host for each in profile.modules)
+    others = tuple(name for name in hosts if name != best.host)
+    return Loaded(None, summary, labels, profile.place, best.host, others), best
 
 
 class _Module(NamedTuple):
-    """A module of a profile: its label ("jit_step(12) #2"), and the serialized HloProto."""
+    """A module: its label ("jit_step(12) #2"), the serialized HloProto, and the first host."""
 
     label: str
     hlo_proto: bytes
+    host: str
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -121,83 +148,61 @@ class _Module(NamedTuple):
         return (plain, plain + copy, match["module"])
 
 
+class _Profile(NamedTuple):
+    """The modules of a run, and where it is."""
+
+    modules: list[_Module]
+    place: Place
+
+
 # --- which file and which module ------------------------------------------------------------------
 
 
-def _xplanes(path: Path) -> list[Path]:
-    """The .xplane.pb files of the newest run, by name."""
-    if path.is_file():
-        return [path]
-    if not path.exists():
-        raise ProfileError(f"there is no profile at {path}: no such file or folder", str(path))
-    in_this_folder = sorted(path.glob(f"*{_SUFFIX}"))
-    if in_this_folder:
-        return in_this_folder
-    runs: dict[Path, float] = {}
-    folders, is_complete = _profile_folders(path)
-    for profiles in folders:
-        for xplane in profiles.glob(f"*/*{_SUFFIX}"):
-            with contextlib.suppress(OSError):  # a broken link does not hide other runs
-                runs[xplane.parent] = max(runs.get(xplane.parent, 0.0), xplane.stat().st_mtime)
-    if not runs:
-        first = "" if is_complete else f" among the first {_MOST_ENTRIES} files and folders"
-        raise ProfileError(
-            f"there is no profile in {path}{first}: expected plugins/profile/RUN/HOST{_SUFFIX}, at "
-            f"most {_MOST_LEVELS} folders deep",
-            str(path),
-        )
-    newest = max(runs, key=lambda run: (runs[run], run.name))
-    return sorted(newest.glob(f"*{_SUFFIX}"))
-
-
-def _profile_folders(path: Path) -> tuple[list[Path], bool]:
-    """The folders plugins/profile of a folder, and whether all of it was searched for them.
-
-    Folders of fewer levels are searched first.
-    """
-    entries = 0
-    found: list[Path] = []
-    level = [path]
-    for _ in range(_MOST_LEVELS + 1):
-        below: list[Path] = []
-        for folder in level:
-            if (profiles := folder / "plugins" / "profile").is_dir():
-                found.append(profiles)
-            with contextlib.suppress(OSError), os.scandir(folder) as scan:
-                for entry in scan:
-                    entries += 1
-                    if entries > _MOST_ENTRIES:
-                        return found, False
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(folder / entry.name)
-        level = below
-    return found, not level
-
-
-def _modules(xplanes: Sequence[Path], path: Path) -> list[_Module]:
-    """The modules of all hosts; hosts whose file is damaged are left out if another can be read."""
-    modules: list[_Module] = []
-    errors: list[ProfileError] = []
-    for xplane in xplanes:
+def _read(path: Path, run: str | None, host: str | None, memory_space: str) -> _Profile | Loaded:
+    """The modules of a run, or the peak where the file has only that."""
+    for attempt in range(_ATTEMPTS):
+        place = find_place(path, run)
         try:
-            modules += (_Module(*entry) for entry in _read(xplane).items())
+            return _Profile(_modules(choose_hosts(place, host, path), path), place)
+        except MemoryViewerData as data:
+            module = str(data.result.get("moduleName", path.stem))
+            summary = xprof.to_summary(data.result, module, memory_space)
+            return Loaded(None, summary, (module,), place)
+        except ProfileError as error:
+            is_gone = isinstance(error.__cause__, FileNotFoundError)
+            if not is_gone or not place.run or attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _modules(files: tuple[Path, ...], path: Path) -> list[_Module]:
+    """The modules of all files; those that are damaged are left out if another can be read."""
+    named: list[tuple[str, bytes]] = []
+    hosts: dict[bytes, str] = {}
+    errors: list[ProfileError] = []
+    for file in files:
+        try:
+            found = modules_of(file)
         except ProfileError as error:
             errors.append(error)
-    if not modules:
-        raise ProfileError(
-            str(errors[0]) if errors else f"the profile at {path} holds no HLO module", str(path)
-        )
-    labeled = label_modules((module.names[0], module.hlo_proto) for module in modules)
-    return [_Module(label, proto) for label, proto in labeled.items()]
+            continue
+        for label, proto in found.items():
+            named.append((_Module(label, proto, "").names[0], proto))
+            hosts.setdefault(proto, host_of(file) if file.name.endswith(".xplane.pb") else "")
+    if not named and errors:
+        raise errors[0]
+    if not named:
+        raise ProfileError(f"the profile at {path} holds no HLO module", str(path))
+    labeled = label_modules(named)
+    return [_Module(label, proto, hosts[proto]) for label, proto in labeled.items()]
 
 
-def _read(xplane: Path) -> dict[str, bytes]:
-    """The modules of one file."""
-    try:
-        data = xplane.read_bytes()
-    except OSError as error:
-        raise ProfileError(f"cannot read {xplane}: {error.strerror}", str(xplane)) from error
-    return read_modules(data, str(xplane))
+def _nothing_there(modules: list[_Module], memory_space: str, path: Path) -> str:
+    """That no module has a peak in a memory space, and which memory spaces they use."""
+    programs = [parse_program(module.hlo_proto, module.label) for module in modules]
+    colors = {a.color for program in programs for a in program.allocations if a.size}
+    used = [name for name, color in MEMORY_SPACES.items() if color in colors]
+    return f"the profile at {path} has nothing in {memory_space}; its memory spaces: {listed(used)}"
 
 
 def _choose_modules(modules: list[_Module], wanted: str | None, path: Path) -> list[_Module]:
@@ -207,17 +212,16 @@ def _choose_modules(modules: list[_Module], wanted: str | None, path: Path) -> l
         return same
     problem = "holds several modules" if same else "holds no module"
     raise ProfileError(
-        f"the profile at {path} {problem} {wanted!r}: choose one of {_listed(same or modules)}",
+        f"the profile at {path} {problem} {wanted!r}: choose one of {_choices(same or modules)}",
         str(path),
         tuple(module.label for module in modules),
     )
 
 
-def _listed(modules: list[_Module]) -> str:
-    """The names to choose from, at most twenty of them."""
-    plain = [module.names[0] for module in modules]
-    names = [m.names[1] if plain.count(m.names[0]) > 1 else m.names[0] for m in modules]
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+def _choices(modules: list[_Module]) -> str:
+    """The names to choose from."""
+    copies = Counter(module.names[0] for module in modules)
+    return listed([m.names[1] if copies[m.names[0]] > 1 else m.names[0] for m in modules])
 
 
 # --- the readers ----------------------------------------------------------------------------------

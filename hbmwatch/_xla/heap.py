@@ -11,7 +11,7 @@ from hbmwatch._xla.protos import BufferAllocationProto, HeapEvent
 from hbmwatch._xla.types import HeapEventKind
 
 _ALLOC, _FREE, _SHARE_WITH = HeapEventKind
-_LARGEST_HEAP_BYTES = 2**62
+LARGEST_TOTAL_BYTES = 2**62
 
 
 def has_indefinite_lifetime(allocation: BufferAllocationProto) -> bool:
@@ -156,7 +156,7 @@ class _Heap:
     def _allocate(self, owner: int, user: int) -> None:
         """Allocate the memory of one buffer, for it or for another."""
         self.size_bytes += self.buffers[owner].proto.size
-        if self.size_bytes >= _LARGEST_HEAP_BYTES:
+        if self.size_bytes >= LARGEST_TOTAL_BYTES:
             raise ProfileError(
                 f"the heap trace of {self.program.name} is inconsistent: its buffers add up to "
                 "more than 2**62 bytes"

@@ -13,7 +13,7 @@ from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import Kind, PeakOp
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.frames import user_frame
-from hbmwatch._xla.heap import has_indefinite_lifetime, heap_trace, replay
+from hbmwatch._xla.heap import LARGEST_TOTAL_BYTES, has_indefinite_lifetime, heap_trace, replay
 from hbmwatch._xla.program import Buffer, Program
 from hbmwatch._xla.protos import BufferAllocationProto
 from hbmwatch._xla.shapes import UNKNOWN, shape_text, subshape, unpadded_bytes
@@ -49,11 +49,11 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
         if (buffer := _largest_buffer(program, allocation)) is not None
     ]
     whole_program_bytes = sum(allocation.size for allocation, _ in whole_program)
+    total_bytes = _total_bytes(program, allocations)
     heap = replay(program, heap_trace(program, color))
     heap_bytes = np.array(heap.sizes, dtype=np.int64) + whole_program_bytes
     heap_bytes.flags.writeable = False
     peak_bytes = max(heap.sizes, default=0) + whole_program_bytes
-    total_bytes = sum(a.size for a in allocations)
     shapes: _Shapes = {}
     live = [buffer for _, buffer in whole_program] + [user for _, user in heap.live]
     return PeakSummary(
@@ -73,6 +73,16 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
         fragmentation_bytes=total_bytes - peak_bytes if heap.sizes else 0,
         ops=_rows(program, live, shapes, heap.spans, memory_space),
     )
+
+
+def _total_bytes(program: Program, allocations: Sequence[BufferAllocationProto]) -> int:
+    """The sum of allocations; ProfileError if no memory could hold them."""
+    total = sum(allocation.size for allocation in allocations)
+    if total > LARGEST_TOTAL_BYTES:
+        raise ProfileError(
+            f"{program.name} is damaged: its allocations add up to more than 2**62 bytes"
+        )
+    return total
 
 
 def caveats(summary: PeakSummary) -> tuple[str, ...]:

@@ -273,7 +273,7 @@ class HloProto(Message):
     buffer_assignment: Annotated[BufferAssignmentProto, 3]
 
 
-_ROOTS = (XSpace, HloProto)
+_ROOTS: tuple[type[Message], ...] = (XSpace, HloProto)
 _SCALARS = {
     # Every integer, enum and bool is a varint, so int64 reads all of them.
     int: descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
@@ -283,12 +283,12 @@ _SCALARS = {
 }
 
 
-def _pool() -> descriptor_pool.DescriptorPool:
-    """The pool with every message that can be reached from _ROOTS."""
+def _pool(roots: tuple[type[Message], ...]) -> descriptor_pool.DescriptorPool:
+    """A pool with every message that can be reached from some of them."""
     file = descriptor_pb2.FileDescriptorProto(
         name="hbmwatch.proto", package="hbmwatch", syntax="proto3"
     )
-    todo: list[type[Message]] = list(_ROOTS)
+    todo: list[type[Message]] = list(roots)
     seen = set(todo)
     while todo:
         for used in _declare(file, todo.pop()):
@@ -325,9 +325,9 @@ def _declare(file: descriptor_pb2.FileDescriptorProto, kind: type[Message]) -> l
 
 
 @functools.cache
-def _classes() -> dict[str, Any]:
-    """The protobuf message classes, by name."""
-    file = _pool().FindFileByName("hbmwatch.proto")
+def _classes(roots: tuple[type[Message], ...]) -> dict[str, Any]:
+    """The protobuf message classes that can be reached from some of them, by name."""
+    file = _pool(roots).FindFileByName("hbmwatch.proto")
     return {
         name: message_factory.GetMessageClass(descriptor)
         for name, descriptor in file.message_types_by_name.items()
@@ -335,8 +335,9 @@ def _classes() -> dict[str, Any]:
 
 
 def message_class(kind: type[Message]) -> Any:
-    """The protobuf message class of one of the classes above."""
-    return _classes()[kind.__name__]
+    """The protobuf message class of one of the classes above, or of another module's."""
+    is_here = kind.__module__ == __name__
+    return _classes(_ROOTS if is_here else (kind,))[kind.__name__]
 
 
 def parse(kind: type[T], data: bytes, what: str) -> T:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterable, Sequence
 
 from hbmwatch._xla.protos import LayoutProto, ShapeProto, TileProto
 from hbmwatch._xla.types import PrimitiveType, element_bits, type_name
@@ -13,6 +12,17 @@ _NO_ARRAYS: dict[int, str] = {PrimitiveType.OPAQUE: "opaque", PrimitiveType.TOKE
 # An element type that hbmwatch does not know, as type_name writes it.
 UNKNOWN = re.compile(r"\btype(-?\d+)\[")
 _UNBOUNDED = _COMBINED = -(2**63)
+# No memory holds as many elements, and a product of thousands of dimensions takes hours.
+_MOST_ELEMENTS = 2**63
+
+
+def element_count(dimensions: Iterable[int]) -> int:
+    """How many elements an array of these dimensions has; at most 2**63."""
+    sizes = list(dimensions)
+    count = int(0 not in sizes)
+    for size in sizes:
+        count = min(count * size, _MOST_ELEMENTS)
+    return count
 
 
 def subshape(shape: ShapeProto, index: Sequence[int]) -> ShapeProto:
@@ -26,7 +36,7 @@ def unpadded_bytes(shape: ShapeProto) -> int | None:
     """Bytes of the elements alone; a tuple counts 8 bytes an entry, as its index table does.
 
     Elements below 8 bits take a byte each unless the layout packs them. None if the element type
-    is unknown, or a dimension has no bound.
+    is unknown, a dimension has no bound, or no memory could hold so many elements.
     """
     kind = shape.element_type
     if kind == PrimitiveType.TUPLE:
@@ -38,8 +48,9 @@ def unpadded_bytes(shape: ShapeProto) -> int | None:
     width = element_bits(kind)
     if width is None or any(size < 0 for size in shape.dimensions):
         return None
+    count = element_count(shape.dimensions)
     bits = shape.layout.element_size_in_bits or -(-width // 8) * 8
-    return -(-prod(shape.dimensions) * bits // 8)
+    return -(-count * bits // 8) if count < _MOST_ELEMENTS else None
 
 
 def shape_text(shape: ShapeProto) -> str:

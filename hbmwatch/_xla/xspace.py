@@ -33,12 +33,12 @@ def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
 def label_modules(modules: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
     """Modules by name; different modules with one name get " #2", " #3", ..."""
     labeled: dict[str, bytes] = {}
+    different: dict[str, set[bytes]] = {}
     for name, proto in modules:
-        label, copies = name, 1
-        while label in labeled and labeled[label] != proto:
-            copies += 1
-            label = f"{name} #{copies}"
-        labeled[label] = proto
+        known = different.setdefault(name, set())
+        if proto not in known:
+            known.add(proto)
+            labeled[name if len(known) == 1 else f"{name} #{len(known)}"] = proto
     return labeled
 
 

@@ -80,3 +80,62 @@ def test_an_unknown_module_lists_the_known_ones(
     status, _, err = run(capsys, "peak", str(profile), "--module", "jit_no")
     assert status == 3
     assert [name in err for name in ("jit_double(", "jit_triple(")] == [True, True]
+
+
+def test_the_run_and_the_host_are_named(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
+) -> None:
+    """The text says which ones these are, and which others there are."""
+    (file,) = profile.glob("plugins/profile/*/*.xplane.pb")
+    for name in ("2026_03_01_10_00_00", "2026_03_02_10_00_00", "first"):
+        for host in ("vm-0", "vm-1"):
+            copy = tmp_path / "plugins" / "profile" / name / f"{host}.xplane.pb"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    status, out, _ = run_peak(capsys, tmp_path)
+    assert status == 0
+    assert (
+        "This is run 2026_03_02_10_00_00; --run shows another one: 2026_03_01_10_00_00, first."
+    ) in out
+    assert "This is host vm-0." in out
+    _, out, _ = run_peak(capsys, tmp_path, "--run", "first", "--host", "vm-1")
+    assert "This is run first; --run shows another one: 2026_03_02_10_00_00, 2026_" in out
+    assert "This is host vm-1." in out
+    assert run_peak(capsys, tmp_path, "--host", "vm-2")[0] == 3
+
+
+def run_peak(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> tuple[int, str, str]:
+    """`hbmwatch peak` of a path; the text without its line breaks."""
+    status, out, err = run(capsys, "peak", str(path), *options)
+    return status, " ".join(out.split()), err
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "figures", "verdict"),
+    [
+        ("1GiB", 0, "needs 34.3 MiB; limit 1.00 GiB", "It fits 1.00 GiB: 990 MiB is left"),
+        ("34MiB", 1, "34 MiB; 352 KiB over the limit", "It does not fit 34 MiB: it is 352 KiB"),
+    ],
+)
+def test_a_limit_gives_a_verdict(
+    capsys: pytest.CaptureFixture[str],
+    profile: Path,
+    limit: str,
+    status: int,
+    figures: str,
+    verdict: str,
+) -> None:
+    """The exit status says it too; fragmentation counts, as for the compiler."""
+    ended, out, _ = run_peak(capsys, profile, "--limit", limit)
+    assert ended == status
+    assert figures in out, out
+    assert verdict in out, out
+
+
+@pytest.mark.tpu
+def test_a_device_gives_a_verdict(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
+    """Its memory is what preflight knows of it."""
+    status, out, _ = run_peak(capsys, profile, "--on", "v5e")
+    assert (status, "It fits 15.75 GiB (v5e" in out) == (0, True)
+    status, _, err = run_peak(capsys, profile, "--on", "v99")
+    assert (status, "unknown target 'v99'" in err) == (3, True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +14,8 @@ import pytest
 
 import hbmwatch
 from hbmwatch import PeakSummary, ProfileError, load_peak_summary
+from hbmwatch._profiles import runs
+from hbmwatch._profiles.load import load_program
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
 from hbmwatch._xla.xspace import pack_modules
@@ -79,17 +83,92 @@ def test_a_profile_that_a_bare_trace_made(tmp_path: Path, failing: bool) -> None
     assert summary.output_bytes == 4 * (2**48 if failing else 2**12)
 
 
-def test_of_several_runs_the_newest_is_read(tmp_path: Path) -> None:
-    """By the time at which the profile was written, whatever the run is called."""
-    for age, (run, name) in enumerate([("a", "jit_f(1)"), ("b", "jit_g(2)"), ("0", "jit_h(3)")]):
-        file = keep(tmp_path, module(name), run)
-        os.utime(file, (1_700_000_000 - age, 1_700_000_000 - age))
+def test_of_several_runs_the_newest_by_name_is_read(tmp_path: Path) -> None:
+    """Copying changes the times of files; a run that is not named by its time is older."""
+    runs = ["2026_03_01_10_00_00", "2026_03_02_09_00_00", "baseline", "2025_12_31_23_59_59_x"]
+    for number, run in enumerate(runs):
+        file = keep(tmp_path, module(f"jit_f({number})"), run)
+        os.utime(file, (1_700_000_000 - number, 1_700_000_000 - number))
+    keep(tmp_path, module("jit_i(9)"), "2027_01_01_00_00_00").unlink()
+    keep(tmp_path, module("jit_i(9)"), "2027_01_02_00_00_00").unlink()
+    (tmp_path / "plugins/profile/2027_01_02_00_00_00/host.xplane.pb").symlink_to("nowhere")
     assert load_peak_summary(tmp_path).program_id == 1
-    os.utime(tmp_path / "plugins/profile/0/host.xplane.pb", (1_800_000_000, 1_800_000_000))
-    assert load_peak_summary(tmp_path).program_id == 3
-    keep(tmp_path, module("jit_i(4)"), "gone").unlink()
-    (tmp_path / "plugins/profile/gone/host.xplane.pb").symlink_to(tmp_path / "nowhere")
-    assert load_peak_summary(tmp_path).program_id == 3
+    for number, run in enumerate(runs):
+        assert load_peak_summary(tmp_path, run=run).program_id == number
+    with pytest.raises(ProfileError) as caught:
+        load_peak_summary(tmp_path, run="other")
+    choices = "2026_03_02_09_00_00, 2026_03_01_10_00_00, 2025_12_31_23_59_59_x, baseline"
+    assert str(caught.value).endswith(f"has no run 'other': choose one of {choices}")
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    """Experiments beside each other may have started at one time."""
+    for number, experiment in enumerate(("a", "b")):
+        keep(tmp_path / experiment, module(f"jit_f({number})"), "2026_03_01_10_00_00")
+    assert load_peak_summary(tmp_path, run="a/2026_03_01_10_00_00").program_id == 0
+    assert load_peak_summary(tmp_path, run="b/2026_03_01_10_00_00").program_id == 1
+    with pytest.raises(ProfileError, match="has several runs '2026_03_01_10_00_00': choose one of"):
+        load_peak_summary(tmp_path, run="2026_03_01_10_00_00")
+
+
+def test_a_host_is_chosen_by_its_name(tmp_path: Path) -> None:
+    """Its modules alone count; without a name the host with the largest peak."""
+    keep(tmp_path, module("jit_f(1)", "small"), host="vm-0")
+    keep(tmp_path, module("jit_f(2)"), host="vm-1")
+    loaded = load_program(tmp_path)
+    assert (loaded.host, loaded.other_hosts, loaded.place.run) == ("vm-1", ("vm-0",), "run")
+    assert load_peak_summary(tmp_path, host="vm-0").program_id == 1
+    with pytest.raises(ProfileError, match="has no host 'vm-2': choose one of vm-0, vm-1"):
+        load_peak_summary(tmp_path, host="vm-2")
+
+
+def test_a_memory_space_without_buffers_is_an_error(tmp_path: Path) -> None:
+    """0 bytes of an arbitrary module would say nothing; the error lists what there is."""
+    file = keep(tmp_path, module("jit_f(1)", platform="cpu"))
+    with pytest.raises(ProfileError, match="has nothing in vmem; its memory spaces: hbm$"):
+        load_peak_summary(file, memory_space="vmem")
+
+
+def test_runs_that_are_deleted_meanwhile_are_no_error(tmp_path: Path) -> None:
+    """Another process drops its old runs; the newest one that is left is read."""
+    profile = module("jit_f(1)", "small", "cpu")
+    kept = [runs.keep(profile, str(tmp_path), 0) for _ in range(2)]
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            kept.append(runs.keep(profile, str(tmp_path), 0))
+            shutil.rmtree(kept.pop(0).run)
+
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    outcomes = set()
+    for _ in range(100):
+        try:
+            outcomes.add(load_peak_summary(tmp_path).program_id)
+        except ProfileError:
+            outcomes.add(None)  # three times in a row
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert outcomes <= {1, None} and 1 in outcomes
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    """A FIFO would wait and a device has no end; the other hosts are read."""
+    run = keep(tmp_path, module("jit_f(1)", "small", "cpu")).parent
+    odd = run / "a.xplane.pb"
+    if kind == "fifo":
+        os.mkfifo(odd)
+    elif kind == "device":
+        odd.symlink_to("/dev/zero")
+    else:
+        odd.mkdir()
+    assert load_peak_summary(tmp_path).program_id == 1
+    with pytest.raises(ProfileError, match="cannot read .*a.xplane.pb"):
+        load_peak_summary(odd if kind != "folder" else run, host=None if kind != "folder" else "a")
 
 
 @pytest.mark.slow

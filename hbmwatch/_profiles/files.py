@@ -1,0 +1,47 @@
+"""Reads files that somebody else may be deleting, and that need not be files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from hbmwatch._records.profile_error import ProfileError
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file.
+
+    A FIFO would wait for a writer, and a device has no end.
+
+    Raises:
+        ProfileError: It cannot be read, or is no regular file; its cause is the OSError, if any.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ProfileError(f"cannot read {path}: it is not a regular file", str(path))
+            return file.read()
+    except OSError as error:
+        raise ProfileError(f"cannot read {path}: {error.strerror}", str(path)) from error
+    except MemoryError as error:
+        raise ProfileError(f"cannot read {path}: it is too large", str(path)) from error
+
+
+def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder; nothing if it is gone or cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as scan:
+        while True:
+            try:
+                entry = next(scan)
+            except StopIteration:
+                return
+            yield entry
+
+
+def files_with(folder: Path, suffix: str) -> list[Path]:
+    """What is in a folder under a name with this suffix, by name."""
+    return sorted(folder / entry.name for entry in entries(folder) if entry.name.endswith(suffix))

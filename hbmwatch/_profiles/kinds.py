@@ -1,0 +1,159 @@
+"""What a file is, and the HLO modules in it; what it is otherwise, in a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hbmwatch._profiles.files import read_file
+from hbmwatch._profiles.pprof import described_profile
+from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.protos import HloProto, parse
+from hbmwatch._xla.xspace import read_modules
+
+_HLO_PROTO = (".hlo.pb", ".hlo_proto.pb")
+# As XLA names the modules that it dumps: module_0004.jit_step.cpu_after_optimizations.hlo.pb.
+_DUMPED = re.compile(r"module_(\d{1,18})\.(.{1,500})\.[^.]*\.hlo\.pb")
+_TOTAL = re.compile(
+    rb"^(?:Memory Space: (.{1,80}?)(?: \(color=\d+\))?\n)?Total bytes(?: used)?: (\d{1,19})", re.M
+)
+# The keys of XProf's PreprocessResult, of which zeros are left out.
+_MEMORY_VIEWER = {
+    "maxHeap",
+    "maxHeapBySize",
+    "peakHeapMib",
+    "heapSizes",
+    "totalBufferAllocationMib",
+}
+_GZIP = b"\x1f\x8b"
+_LONGEST_PPROF = 2**28
+
+
+class MemoryViewerData(ProfileError):
+    """The file has XProf's result and no module.
+
+    Attributes:
+        result: A PreprocessResult, as JSON has it.
+    """
+
+    result: Mapping[str, Any]
+
+
+def modules_of(path: Path) -> dict[str, bytes]:
+    """The serialized HloProtos in a file, by the names of their modules.
+
+    Args:
+        path: An .xplane.pb file, or an .hlo.pb file of XLA's dump.
+
+    Raises:
+        MemoryViewerData: It is the JSON of XProf's Memory Viewer.
+        ProfileError: It is damaged, or something else; the text says what.
+    """
+    data = read_file(path)
+    name = path.name
+    if name.endswith(_HLO_PROTO):
+        return {_module_name(path, data): data}
+    for is_kind, describe in _OTHER_KINDS:
+        if is_kind(data):
+            raise describe(path, data)
+    error = None
+    try:
+        modules = read_modules(data, str(path))
+    except ProfileError as failed:
+        modules, error = {}, failed
+    if not modules and _is_hlo_proto(data):
+        return {_module_name(path, data): data}
+    if error is not None:
+        raise error
+    return modules
+
+
+def _module_name(path: Path, data: bytes) -> str:
+    """The name of a dumped module as a profile has it, "jit_step(4)"."""
+    dumped = _DUMPED.search(path.name)
+    if dumped:
+        return f"{dumped[2]}({int(dumped[1])})"
+    module = parse(HloProto, data, str(path)).hlo_module
+    return f"{module.name or path.name}({module.id % 2**64})"
+
+
+def _is_hlo_proto(data: bytes) -> bool:
+    """Whether the bytes are a module; a profile has a number where a module has its name."""
+    try:
+        proto = parse(HloProto, data, "")
+    except ProfileError:
+        return False
+    return proto.HasField("hlo_module") and bool(proto.hlo_module.name)
+
+
+def _of_gzip(path: Path, data: bytes) -> ProfileError:
+    """A device memory profile, or something else that is compressed."""
+    try:
+        content = zlib.decompressobj(wbits=31).decompress(data, _LONGEST_PPROF)
+    except zlib.error as error:
+        return ProfileError(f"{path} is compressed and cannot be read: {error}", str(path))
+    found = described_profile(content)
+    if found is None:
+        return ProfileError(f"{path} is compressed: decompress it first", str(path))
+    return ProfileError(
+        f"{path} is a device memory profile, as jax.profiler.save_device_memory_profile writes it: "
+        f"{found}. It holds no program, and so no peak; pprof shows the stacks",
+        str(path),
+    )
+
+
+def _of_json(path: Path, data: bytes) -> ProfileError:
+    """XProf's result, or another JSON."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        return ProfileError(f"{path} is text and no profile", str(path))
+    if isinstance(values, dict) and values.keys() & _MEMORY_VIEWER:
+        found = MemoryViewerData(f"{path} is the JSON of XProf's Memory Viewer", str(path))
+        found.result = values
+        return found
+    if isinstance(values, dict) and "schema" in values:
+        text = f"{path} is a stored report: `hbmwatch explain` shows it"
+        return ProfileError(text, str(path))
+    return ProfileError(f"{path} is JSON, but not of XProf's Memory Viewer", str(path))
+
+
+def _of_usage_report(path: Path, data: bytes) -> ProfileError:
+    """XLA's memory usage report, which has totals and no program."""
+    found = [
+        (format_size(int(size)), space.decode(errors="replace"))
+        for space, size in _TOTAL.findall(data)
+    ]
+    totals = [f"{size} in {space}" if space else size for size, space in found]
+    return ProfileError(
+        f"{path} is XLA's memory usage report: {', '.join(totals[:5])}. It holds no program, and "
+        "so no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which does",
+        str(path),
+    )
+
+
+def _of_text(path: Path, data: bytes) -> ProfileError:
+    return ProfileError(
+        f"{path} is text and no profile: `hbmwatch explain` reads logs, and `hbmwatch peak` reads "
+        ".xplane.pb and .hlo.pb files",
+        str(path),
+    )
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether the bytes are text; what a proto begins with is a control character."""
+    start = data[:512]
+    return bool(start) and not any(byte < 9 or 13 < byte < 27 for byte in start) and start[0] > 31
+
+
+_OTHER_KINDS: tuple[tuple[Callable[[bytes], bool], Callable[[Path, bytes], ProfileError]], ...] = (
+    (lambda data: data.startswith(_GZIP), _of_gzip),
+    (lambda data: data[:1] in (b"{", b"["), _of_json),
+    (lambda data: _TOTAL.search(data[:4096]) is not None, _of_usage_report),
+    (_is_text, _of_text),
+)

@@ -1,0 +1,165 @@
+"""Where profiles are: the runs of a log folder, and the hosts of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hbmwatch._profiles.files import entries, files_with
+from hbmwatch._records.profile_error import ProfileError
+
+_XPLANE, _HLO_PROTO = ".xplane.pb", (".hlo.pb", ".hlo_proto.pb")
+# How far a folder is searched for runs: a path such as /usr/lib would take seconds.
+_MOST_LEVELS, _MOST_ENTRIES = 6, 20_000
+# As JAX and TensorFlow name a run; any other name is somebody's own.
+_DATED = re.compile(r"\d{4}_\d\d_\d\d")
+_LISTED = 5
+
+
+class Place(NamedTuple):
+    """The files of one run.
+
+    Attributes:
+        files: The files to read, by name: one for each host, or for each module of a dump.
+        run: The run's name, with the folders between the log folder and the run's own; "" for a
+            file, for the folder of a run, and for a dump.
+        other_runs: The other runs of the log folder, the newest first.
+    """
+
+    files: tuple[Path, ...]
+    run: str = ""
+    other_runs: tuple[str, ...] = ()
+
+
+def find_place(path: Path, run: str | None = None) -> Place:
+    """The files of a run.
+
+    Args:
+        path: A log folder, the folder of a run, a folder that XLA dumped modules into, or a file.
+        run: The name of the run; None for the newest one by name.
+
+    Raises:
+        ProfileError: There is none.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise ProfileError(f"there is no profile at {path}: no such file or folder", str(path))
+        return Place((path,))
+    if here := files_with(path, _XPLANE):
+        return Place(tuple(here))
+    folders, is_complete = _profile_folders(path)
+    runs = {_label(path, each): files for each, files in _runs(folders).items()}
+    if runs:
+        return _chosen_run(runs, run, path)
+    if dumped := _dumped_modules(path):
+        return Place(tuple(dumped))
+    first = "" if is_complete else f" among the first {_MOST_ENTRIES} files and folders"
+    raise ProfileError(
+        f"there is no profile in {path}{first}: expected plugins/profile/RUN/HOST{_XPLANE}, at "
+        f"most {_MOST_LEVELS} folders deep{_dumped_texts(path)}",
+        str(path),
+    )
+
+
+def choose_hosts(place: Place, host: str | None, path: Path) -> tuple[Path, ...]:
+    """The files of one host, or of all hosts.
+
+    Raises:
+        ProfileError: The run has no such host.
+    """
+    found = tuple(file for file in place.files if host in (None, host_of(file)))
+    if found:
+        return found
+    known = listed([host_of(file) for file in place.files])
+    raise ProfileError(
+        f"the profile at {path} has no host {host!r}: choose one of {known}", str(path)
+    )
+
+
+def host_of(file: Path) -> str:
+    """The host that wrote a profile, from the name of its file."""
+    return file.name.removesuffix(_XPLANE)
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Names for a sentence, at most so many of them."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _chosen_run(runs: dict[str, list[Path]], wanted: str | None, path: Path) -> Place:
+    """The run of a name, or the newest one by name: files may have been copied since."""
+    newest = sorted(runs, key=_age, reverse=True)
+    chosen = [run for run in newest if wanted in (None, run, run.rpartition("/")[2])]
+    if not chosen or (len(chosen) > 1 and wanted is not None):
+        problem = "several runs" if chosen else "no run"
+        choices = listed(chosen or newest)
+        raise ProfileError(
+            f"the folder {path} has {problem} {wanted!r}: choose one of {choices}", str(path)
+        )
+    others = tuple(run for run in newest if run != chosen[0])
+    return Place(tuple(runs[chosen[0]]), chosen[0], others)
+
+
+def _age(run: str) -> tuple[bool, str, str]:
+    """The order of runs, the oldest first; those that are not named by their time come before."""
+    name = run.rpartition("/")[2]
+    return _DATED.match(name) is not None, name, run
+
+
+def _label(path: Path, run: Path) -> str:
+    """A run's name below a log folder: "2026_03_01_10_00_00", or "eval/2026_03_01_10_00_00"."""
+    between = run.relative_to(path).parts
+    return "/".join((*between[:-3], between[-1]))
+
+
+def _runs(folders: Sequence[Path]) -> dict[Path, list[Path]]:
+    """The runs in these folders that have profiles, and their files."""
+    found = (
+        folder / entry.name for folder in folders for entry in entries(folder) if entry.is_dir()
+    )
+    return {run: files for run in found if (files := _readable(files_with(run, _XPLANE)))}
+
+
+def _readable(files: list[Path]) -> list[Path]:
+    """The files that are there; a link may point nowhere."""
+    return [file for file in files if file.exists()]
+
+
+def _profile_folders(path: Path) -> tuple[list[Path], bool]:
+    """The folders plugins/profile of a folder, and whether all of it was searched for them.
+
+    Folders of fewer levels are searched first.
+    """
+    count = 0
+    found: list[Path] = []
+    level = [path]
+    for _ in range(_MOST_LEVELS + 1):
+        below: list[Path] = []
+        for folder in level:
+            for entry in entries(folder):
+                count += 1
+                if count > _MOST_ENTRIES:
+                    return found, False
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(folder / entry.name)
+                if entry.name == "plugins" and (folder / "plugins" / "profile").is_dir():
+                    found.append(folder / "plugins" / "profile")
+        level = below
+    return found, not level
+
+
+def _dumped_modules(path: Path) -> list[Path]:
+    """The modules that XLA dumped into a folder: compiled ones, if there are any."""
+    dumped = [file for suffix in _HLO_PROTO for file in files_with(path, suffix)]
+    compiled = [file for file in dumped if "after_optimizations" in file.name]
+    return compiled or [file for file in dumped if "before_optimizations" not in file.name]
+
+
+def _dumped_texts(path: Path) -> str:
+    """What to do about a dump that has no protos, as the end of a sentence."""
+    if not files_with(path, "after_optimizations.txt"):
+        return ""
+    return "; it is a dump of XLA in text: add --xla_dump_hlo_as_proto to XLA_FLAGS"

@@ -1,0 +1,132 @@
+"""What is given to `peak` besides profiles: XLA's dump, Memory Viewer's JSON, pprof, texts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hbmwatch import PeakSummary, ProfileError, load_peak_summary
+from hbmwatch._profiles import xprof
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import parse_program
+from tests import programs
+from tests.sharing import once
+
+_STEP = """
+import sys
+import jax
+import jax.numpy as jnp
+
+def step(x):
+    return jnp.outer(x, x) * 3
+
+x = jnp.ones(3000)
+jax.jit(step).lower(x).compile()
+kept = jnp.ones((512, 1024))
+jax.profiler.save_device_memory_profile(sys.argv[1] + "/memory.prof")
+"""
+
+
+@pytest.fixture(scope="session")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with XLA's dump of a step as protos, as texts, and a device memory profile."""
+    folder = tmp_path_factory.mktemp("dump")
+    script = folder / "train.py"
+    script.write_text(_STEP)
+    for name, more in (("protos", " --xla_dump_hlo_as_proto"), ("texts", "")):
+        flags = f"--xla_dump_to={folder / name}{more}"
+        environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, str(script), str(folder)]
+        subprocess.run(command, env=environment, check=True, timeout=250)
+    return folder
+
+
+def refusal(path: Path) -> str:
+    """Why a file has no peak."""
+    with pytest.raises(ProfileError) as caught:
+        load_peak_summary(path)
+    assert "damaged" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path} ")
+
+
+@pytest.mark.slow
+def test_a_dump_of_protos_has_the_peak_of_each_compiled_module(dumped: Path) -> None:
+    """The folder, or one of its files; modules are numbered as XLA numbers its dump."""
+    summary = load_peak_summary(dumped / "protos", module="jit_step")
+    (file,) = (dumped / "protos").glob("*jit_step.cpu_after_optimizations.hlo.pb")
+    number = int(file.name.partition(".")[0].removeprefix("module_"))
+    assert summary == peak_summary(parse_program(file.read_bytes(), f"jit_step({number})"))
+    assert summary == load_peak_summary(file)
+    assert (summary.output_bytes, summary.program_id) == (4 * 3000**2, number)
+    renamed = dumped / "renamed.pb"
+    renamed.write_bytes(file.read_bytes())
+    assert load_peak_summary(renamed).peak_bytes == summary.peak_bytes
+    (before,) = (dumped / "protos").glob("*jit_step.before_optimizations.hlo.pb")
+    assert "has no buffer assignment" in refusal(before)
+
+
+@pytest.mark.slow
+def test_a_dump_of_texts_says_how_to_get_protos(dumped: Path) -> None:
+    """The folder, the report with its total, and any other text."""
+    texts = dumped / "texts"
+    assert "it is a dump of XLA in text: add --xla_dump_hlo_as_proto" in refusal(texts)
+    (report,) = texts.glob("*jit_step*memory-usage-report.txt")
+    assert refusal(report).startswith("is XLA's memory usage report: 34.3 MiB")
+    (text,) = texts.glob("*jit_step.cpu_after_optimizations.txt")
+    assert refusal(text).startswith("is text and no profile: `hbmwatch explain` reads logs")
+
+
+@pytest.mark.slow
+def test_a_device_memory_profile_says_what_is_live(dumped: Path) -> None:
+    """The bytes by kind, and the lines that made the most of them."""
+    assert refusal(dumped / "memory.prof") == (
+        "is a device memory profile, as jax.profiler.save_device_memory_profile writes it: 2 MiB "
+        "of buffers on 1 device, most of it made at train.py:11 (2 MiB), train.py:9 (11.7 KiB). It "
+        "holds no program, and so no peak; pprof shows the stacks"
+    )
+
+
+def viewer_json() -> str:
+    """The JSON that XProf's Memory Viewer has of a program."""
+    found = programs.compiled("train", "cpu")
+    (result,) = xprof.preprocess_results(found.xspace, [(found.name, "hbm")])
+    return json.dumps(result)
+
+
+@programs.needs_xprof
+@pytest.mark.slow
+def test_the_json_of_memory_viewer_has_a_peak(tmp_path: Path) -> None:
+    """Every figure is that of the profile that it was made from."""
+    found = programs.compiled("train", "cpu")
+    file = tmp_path / "memory_viewer.json"
+    file.write_text(once("memory-viewer", viewer_json))
+    expected: PeakSummary = peak_summary(found.program)
+    summary = load_peak_summary(file)
+    assert (summary.peak_bytes, summary.ops) == (expected.peak_bytes, expected.ops)
+    assert summary.heap_bytes.tolist() == expected.heap_bytes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'{"schema": 1}', "is a stored report: `hbmwatch explain` shows it"),
+        (b"[1, 2]", "is JSON, but not of XProf's Memory Viewer"),
+        (b"{step 7}", "is text and no profile"),
+        (b"step 7\n", "is text and no profile: `hbmwatch explain` reads logs, and `hbmwatch peak`"),
+        (gzip.compress(b"step 7"), "is compressed: decompress it first"),
+        (gzip.compress(b"step 7" * 99)[:30], "is compressed"),
+        (b"\x1f\x8bnothing", "is compressed and cannot be read"),
+        (b"Total bytes used: 2048 (2.0KiB)\n", "is XLA's memory usage report: 2 KiB. It holds"),
+    ],
+)
+def test_what_is_no_profile_is_named(tmp_path: Path, content: bytes, expected: str) -> None:
+    """A sentence says what the file is, and what reads it."""
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    assert refusal(file).startswith(expected)
