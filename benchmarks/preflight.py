@@ -5,8 +5,10 @@ One model, one target (v5e), processor seconds of each way in a process of its o
 * hbmwatch, to the buffer assignment and to the end;
 * a whole compile with JAX alone, as MaxText's train_compile does, and whether it was refused;
 * the arithmetic of memory_analysis() after it: arguments + outputs + temporaries - aliased;
-* the largest batch: hbmwatch's search against halving with whole compiles, as MaxText's estimator
-  searches.
+* the largest batch: hbmwatch's search against the search of MaxText's estimator
+  (largest_batch_size in src/maxtext/utils/estimator.py of AI-Hypercomputer/maxtext): whole compiles
+  of both ends of a range that the user gives, then of the middle. MaxText compiles its own models
+  only, so the search is written here, on this model.
 """
 
 from __future__ import annotations
@@ -100,12 +102,11 @@ from hbmwatch import largest
 r = largest(step, args_of, on="v5e", multiple_of=1024)
 answer(size=r.size, tries=len(r.tried))
 """,
-    "halving with whole compiles": MODEL
+    "MaxText's search, from 1,024 to 1,048,576": MODEL
     + ONE_CHIP
     + """
-low, high, tries = 0, 1, 1
-while not is_refused(high * 1024):
-    low, high, tries = high, 2 * high, tries + 1
+low, high, tries = 1, 1024, 2
+assert not is_refused(low * 1024) and is_refused(high * 1024)
 while high - low > 1:
     size, tries = (low + high) // 2, tries + 1
     low, high = (low, size) if is_refused(size * 1024) else (size, high)

@@ -135,10 +135,18 @@ def user_code(name: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         kind, said = type(error).__name__, " ".join(str(error).split())
         if said and _is_ours(error):
+            _print_notes(error)
             raise CommandError(said) from error
         traceback.print_exc()
         how = "ended with" if _is_ours(error) else "raised"
         raise CommandError(f"{name} {how} {kind}{': ' if said else ''}{said}") from error
+
+
+def _print_notes(error: BaseException) -> None:
+    """Print the notes of hbmwatch on stderr: what `largest` tried before the error."""
+    for note in getattr(error, "__notes__", ()):
+        if sys.stderr is not None and note.startswith("hbmwatch"):
+            print(note, file=sys.stderr)
 
 
 def _is_ours(error: BaseException) -> bool:

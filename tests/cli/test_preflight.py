@@ -94,6 +94,22 @@ def test_largest_prints_the_size(model: Path, capsys: pytest.CaptureFixture[str]
     assert (found["size"], found["next_size"]) == (2, 3)
 
 
+def test_an_error_of_largest_shows_what_was_tried(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the sentence."""
+    arguments = ("preflight_model:step", "--args", "preflight_model:step", "--limit", "1MiB")
+    status, _, err = run(capsys, "largest", *arguments)
+
+    assert (status, err.splitlines()) == (
+        3,
+        [
+            "hbmwatch tried 1, and before it no other size",
+            "hbmwatch: args_of(1) returned int, not a tuple of arguments",
+        ],
+    )
+
+
 def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Stored, as before, grown by more than was allowed, and the line that grew."""
     budget = ("budget", "--baseline", "hbm.json", "--cache", "cache")
