@@ -18,7 +18,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from hbmwatch._cli import budget, demo, diff, explain, fits, fold, largest, peak, show
+from hbmwatch._cli import budget, demo, diff, explain, fits, fold, largest, peak, plan, show
 from hbmwatch._cli.command import (
     BROKEN_PIPE,
     INTERRUPTED,
@@ -37,6 +37,7 @@ COMMANDS = (
     fold.COMMAND,
     fits.COMMAND,
     largest.COMMAND,
+    plan.COMMAND,
     budget.COMMAND,
     demo.COMMAND,
 )

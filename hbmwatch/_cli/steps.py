@@ -63,6 +63,11 @@ def add_verdict_options(parser: argparse.ArgumentParser) -> None:
         default="compiled",
         help="compile to the end (default), or only to the buffer assignment, which is faster",
     )
+    add_limit_options(parser)
+
+
+def add_limit_options(parser: argparse.ArgumentParser) -> None:
+    """Add --limit and --memory-fraction."""
     parser.add_argument(
         "--limit",
         type=size,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hbmwatch._findings.phrases import plural
@@ -181,6 +183,24 @@ class Plan:
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
         }
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page with two memory curves: of the step as it is, and with the best change.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        from hbmwatch._report.curves import curves_page
+
+        named = [("as it is", self.before)]
+        if self.best is not None:
+            named.append((" + ".join(self.best.changes), self.best.fit))
+        curves = [
+            (name, fit.report.summary) for name, fit in named if fit.report.summary is not None
+        ]
+        title = f"{self.before.report.function or 'The step'} on {self.before.target}"
+        page = curves_page(title, str(self), curves, self.before.limit_bytes)
+        Path(path).write_text(page, encoding="utf-8")
 
     def __str__(self) -> str:
         lines = [f"as it is: {self.before}", *self.notes]

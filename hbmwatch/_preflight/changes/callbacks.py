@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._preflight.changes.call import Call, NothingToChange
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
-from hbmwatch._preflight.changes.sources import equations, line_of
+from hbmwatch._preflight.changes.sources import located
 
 _DEBUGGING = frozenset({"debug_callback", "debug_print"})
 
@@ -54,10 +54,14 @@ def _effects(effects: Any) -> frozenset[Any]:
 
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
-    found = [e for e in equations(call.jaxpr.jaxpr) if e.primitive.name in _DEBUGGING]
+    found = [
+        line
+        for equation, line in located(call.jaxpr.jaxpr)
+        if equation.primitive.name in _DEBUGGING
+    ]
     if not found:
         raise NothingToChange("the step has no debug callbacks")
-    lines = tuple(dict.fromkeys(filter(None, map(line_of, found))))
+    lines = tuple(dict.fromkeys(filter(None, found)))
     yield WithoutCallbacks(
         what="leaving out debug callbacks",
         code=f"remove jax.debug.print and jax.debug.callback ({', '.join(lines[:3])})",

@@ -9,7 +9,6 @@ from hbmwatch._jax.checkpointing import NotRepeatable
 from hbmwatch._jax.placed_checkpoints import Placement, candidates, placed
 from hbmwatch._preflight.changes.call import Call, NothingToChange
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
-from hbmwatch._preflight.changes.tracing import call_of
 
 _NOT_THE_STEP = "the program is not the step's own any more, so it cannot be differentiated again"
 
@@ -27,11 +26,13 @@ class Checkpoint(Edit):
             raise NothingToChange(_NOT_THE_STEP)
         step = placed(given.step, self.placement)
         try:
-            new = call_of(step, given.args, given.kwargs, call.platform)
+            new = given.varied(step)
         except NotRepeatable as refused:
             raise NothingToChange(str(refused)) from refused
         # Arguments and outputs are the same, but an earlier change may have moved or donated some.
-        return new if call.lowered else call.changed(jaxpr=new.jaxpr, given=new.given)
+        if call.lowered:
+            return new
+        return call.changed(jaxpr=new.jaxpr, constants=new.constants, given=new.given)
 
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:

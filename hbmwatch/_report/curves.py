@@ -1,0 +1,87 @@
+"""Two memory curves as one page: a step before and after a change. The page loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.sizes import format_size
+
+_WIDTH, _HEIGHT, _MARGIN = 900, 280, 12
+_MOST_POINTS = 900
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+body {{ font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
+  padding: 0 1rem; color: #1f2328; background: #fff }}
+svg {{ width: 100%; height: auto; border: 1px solid #d0d7de }}
+pre {{ overflow-x: auto; font-size: 12px }}
+polyline {{ fill: none; stroke-width: 2; vector-effect: non-scaling-stroke }}
+.before {{ stroke: #b35900 }} .after {{ stroke: #0550ae }}
+.limit {{ stroke: #cf222e; stroke-dasharray: 6 4 }}
+li::marker {{ content: "\\2014  " }}
+li.before::marker {{ color: #b35900 }} li.after::marker {{ color: #0550ae }}
+li.limit::marker {{ color: #cf222e }}
+</style>
+<h1>{title}</h1>
+<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{curves}</svg>
+<ul>{legend}</ul>
+<p>Memory on one device over the program, from its first instruction to its last. Both programs are
+drawn over the same width, and neither axis is time.</p>
+<pre>{text}</pre>
+</html>
+"""
+
+
+def curves_page(
+    title: str,
+    text: str,
+    curves: Sequence[tuple[str, PeakSummary]],
+    limit_bytes: int | None,
+) -> str:
+    """A page with up to two memory curves, the limit, and a text.
+
+    Args:
+        title: The heading.
+        text: What is shown below the curves, as it is.
+        curves: A name and a peak for each curve: the step before, and after.
+        limit_bytes: A line at the memory that is available; None for no line.
+    """
+    top = max([limit_bytes or 1, *(summary.peak_bytes for _, summary in curves)])
+    classes = ("before", "after")
+    drawn, legend = [], []
+    for style, (name, summary) in zip(classes, curves, strict=False):
+        drawn.append(f'<polyline class="{style}" points="{_points(summary, top)}"/>')
+        legend.append((style, f"{name}: peak {format_size(summary.peak_bytes)}"))
+    if limit_bytes is not None:
+        y = _y(limit_bytes, top)
+        drawn.append(f'<polyline class="limit" points="0,{y:.1f} {_WIDTH},{y:.1f}"/>')
+        legend.append(("limit", f"available: {format_size(limit_bytes)}"))
+    return _PAGE.format(
+        title=escape(title),
+        width=_WIDTH,
+        height=_HEIGHT,
+        label=escape("; ".join(words for _, words in legend), quote=True),
+        curves="".join(drawn),
+        legend="".join(f'<li class="{style}">{escape(words)}</li>' for style, words in legend),
+        text=escape(text),
+    )
+
+
+def _points(summary: PeakSummary, top: int) -> str:
+    """The curve over the width of the page; of many program points, the highest of each group."""
+    heap = [int(value) for value in summary.heap_bytes] or [summary.peak_bytes]
+    group = -(-len(heap) // _MOST_POINTS)
+    values = [max(heap[start : start + group]) for start in range(0, len(heap), group)]
+    step = _WIDTH / max(1, len(values) - 1)
+    return " ".join(f"{i * step:.1f},{_y(value, top):.1f}" for i, value in enumerate(values))
+
+
+def _y(value: int, top: int) -> float:
+    return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * value / top
