@@ -7,7 +7,7 @@ from hbmwatch._preflight.changes.checkpoint import CHECKPOINT
 from hbmwatch._preflight.changes.constants import CONSTANTS
 from hbmwatch._preflight.changes.constraints import CONSTRAINTS
 from hbmwatch._preflight.changes.donation import DONATION
-from hbmwatch._preflight.changes.dtype import BFLOAT16
+from hbmwatch._preflight.changes.dtype import BFLOAT16, KEPT_DTYPE
 from hbmwatch._preflight.changes.host import HOST_OUTPUTS, HOST_STATE
 from hbmwatch._preflight.changes.in_pieces import PIECES
 from hbmwatch._preflight.changes.shard_arguments import SHARDING, STATE_SHARDING
@@ -25,6 +25,7 @@ CHANGES: tuple[Change, ...] = (
     HOST_OUTPUTS,
     HOST_STATE,
     CALLBACKS,
+    KEPT_DTYPE,
     BFLOAT16,
     HALF_BATCH,
 )

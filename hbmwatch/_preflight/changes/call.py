@@ -208,10 +208,15 @@ def names(leaves: Sequence[Leaf]) -> str:
     return shown + (f" and {more} more" if more > 0 else "")
 
 
+def path_keys(path: str) -> tuple[str, ...]:
+    """The keys of a pytree path; the first is the name of the argument, or "result"."""
+    return tuple(_KEY.findall(path))
+
+
 def _common_end(one: str, other: str) -> int:
     """How many keys two pytree paths have in common at their ends."""
     count = 0
-    for a, b in zip(reversed(_KEY.findall(one)), reversed(_KEY.findall(other)), strict=False):
+    for a, b in zip(reversed(path_keys(one)), reversed(path_keys(other)), strict=False):
         if a != b:
             break
         count += 1

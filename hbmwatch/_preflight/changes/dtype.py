@@ -11,7 +11,14 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, typed
+from hbmwatch._preflight.changes.call import (
+    Call,
+    Leaf,
+    NothingToChange,
+    names,
+    path_keys,
+    typed,
+)
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 
 
@@ -61,7 +68,51 @@ def _returned(call: Call, wanted: dict[int, Any]) -> Call:
         dataclasses.replace(leaf, shape=typed(aval, leaf.sharding))
         for leaf, aval in zip(call.outputs, jaxpr.out_avals, strict=True)
     )
-    return call.changed(jaxpr=jaxpr, outputs=outputs, retraced=None)
+    return call.changed(jaxpr=jaxpr, outputs=outputs, given=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepDtype(Edit):
+    """Outputs in the dtypes of the arguments that they replace."""
+
+    numbers_values = True
+    outputs: tuple[tuple[int, int], ...]
+
+    def on(self, call: Call) -> Call:
+        """The call that casts them at its end."""
+        wanted = {o: call.arguments[i].shape.dtype for i, o in self.outputs}
+        return _returned(call, wanted)
+
+
+def _widened(call: Call) -> tuple[tuple[int, int], ...]:
+    """Arguments that come back in a wider dtype, each with that output."""
+    keys = {
+        (path_keys(leaf.path)[1:], leaf.shape.shape): i for i, leaf in enumerate(call.arguments)
+    }
+    found = []
+    for o, leaf in enumerate(call.outputs):
+        i = keys.get((path_keys(leaf.path)[1:], leaf.shape.shape))
+        if i is not None and _is_wider(leaf.shape.dtype, call.arguments[i].shape.dtype):
+            found.append((i, o))
+    return tuple(found)
+
+
+def _is_wider(one: Any, other: Any) -> bool:
+    both = jnp.issubdtype(one, jnp.floating) and jnp.issubdtype(other, jnp.floating)
+    return bool(both) and one.itemsize > other.itemsize
+
+
+def _kept_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
+    widened = _widened(call)
+    if not widened:
+        raise NothingToChange("no argument comes back in a wider dtype")
+    leaves = [call.outputs[o] for _, o in widened]
+    dtype = call.arguments[widened[0][0]].shape.dtype.name
+    yield KeepDtype(
+        what=f"returning {names(leaves)} as {dtype}, as the arguments that they replace",
+        code=f"cast {names(leaves)} to {dtype} before they are returned",
+        outputs=widened,
+    )
 
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
@@ -84,4 +135,11 @@ def _is_array(leaf: Leaf) -> bool:
 
 BFLOAT16 = Change(
     "bfloat16", "C", "other values: bfloat16 has 8 bits of precision", _edits, frees_arguments=True
+)
+KEPT_DTYPE = Change(
+    "kept-dtype",
+    "C",
+    "other values: what is returned is rounded to the dtype that it had as an argument",
+    _kept_edits,
+    frees_arguments=True,
 )

@@ -8,6 +8,7 @@ from jax.extend.core import Jaxpr, Literal
 
 from hbmwatch._preflight.changes.call import nbytes
 from hbmwatch._preflight.changes.sources import bodies
+from hbmwatch._preflight.pieces.rules.elementwise import RULES
 
 
 def estimated_peak_bytes(closed: Any) -> int:
@@ -24,16 +25,43 @@ def _peak(jaxpr: Jaxpr) -> int:
     total = peak = sum(live.values())
     for number, equation in enumerate(jaxpr.eqns):
         inputs = {v for v in equation.invars if not isinstance(v, Literal)}
-        outside = total - sum(live.get(v, 0) for v in inputs)
-        inner = max((_peak(body) for body in bodies(equation)), default=0)
+        made = sum(map(_size, equation.outvars))
+        during = total + made + _inside(equation) - _reused(equation, inputs, last, number)
+        peak = max(peak, during)
         for v in equation.outvars:
             live[v] = _size(v)
-            total += live[v]
-        peak = max(peak, total, outside + inner)
+        total += made
         for v in (*inputs, *equation.outvars):
             if last.get(v, -1) <= number and v in live:
                 total -= live.pop(v)
     return peak
+
+
+def _inside(equation: Any) -> int:
+    """What the bodies of an equation need besides their inputs and outputs."""
+    extra = 0
+    for body in bodies(equation):
+        known = sum(map(_size, {*body.invars, *body.constvars}))
+        made = sum(_size(v) for v in body.outvars if not isinstance(v, Literal))
+        extra = max(extra, _peak(body) - known - made)
+    return extra
+
+
+def _reused(equation: Any, inputs: set[Any], last: dict[Any, int], number: int) -> int:
+    """The bytes of outputs that can have the memory of inputs that nothing reads any more.
+
+    A loop keeps what it carries in place, and elementwise operations write over an input.
+    """
+    if equation.primitive.name not in RULES and not any(bodies(equation)):
+        return 0
+    free = [(v.aval.shape, v.aval.dtype) for v in inputs if last.get(v, -1) <= number]
+    reused = 0
+    for v in equation.outvars:
+        form = getattr(v.aval, "shape", None), getattr(v.aval, "dtype", None)
+        if form in free:
+            free.remove(form)
+            reused += _size(v)
+    return reused
 
 
 def _last_uses(jaxpr: Jaxpr) -> dict[Any, int]:

@@ -13,6 +13,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, typed
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.state import state_of
+from hbmwatch._preflight.changes.streaming import streamed
 
 HOST = "pinned_host"
 _VALUES = "the same operations on the same values; they are copied to the host and back"
@@ -59,10 +60,11 @@ class SendToHost(Edit):
     def on(self, call: Call) -> Call:
         """The call whose outputs go to the host."""
         host = {o: _on_host(_sharding(call, call.outputs[o])) for o in self.outputs}
-        flat = jaxpr_as_fun(call.jaxpr)
-        jaxpr = jax.make_jaxpr(lambda *arrays: _sent(flat(*arrays), host))(
-            *map(typed, call.jaxpr.in_avals)
-        )
+
+        def run(*arrays: Any) -> list[Any]:
+            return _sent(streamed(call.jaxpr, arrays, host), host)
+
+        jaxpr = jax.make_jaxpr(run)(*map(typed, call.jaxpr.in_avals))
         outputs = {o: call.outputs[o].at(sharding) for o, sharding in host.items()}
         return call.rewritten(jaxpr).with_outputs(outputs)
 
@@ -112,7 +114,7 @@ def _state_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
 
 
 def _output_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
-    back = set(call.updated().values())
+    back = {o for i, o in call.updated().items() if call.arguments[i].donated}
     total = sum(leaf.nbytes for leaf in call.outputs)
     large = tuple(
         o
@@ -120,7 +122,7 @@ def _output_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits
         if o not in back and leaf.nbytes * _LEAST_PART >= total and leaf.nbytes > 1 << 20
     )
     if not large:
-        raise NothingToChange("no output is large, or all large ones replace arguments")
+        raise NothingToChange("no output is large, or all large ones replace donated arguments")
     leaves = [call.outputs[o] for o in large]
     _check_host(call, leaves)
     yield SendToHost(

@@ -17,7 +17,7 @@ from hbmwatch._preflight.pieces import Refused, Rewritten, Seed, rewrite, seeds
 
 _COUNTS = (4, 16, 64, 256, 1024)
 # How many cuts are rewritten for each number of pieces, and how many of them are compiled.
-_MOST_SEEDS = 10
+_MOST_SEEDS = 20
 _MOST_COMPILES = 2
 # More pieces are tried only while each step gains this share of the peak.
 _LEAST_GAIN = 0.03
@@ -55,12 +55,12 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         cuts = seeds(call.jaxpr, most=_MOST_SEEDS)
     except Refused as refused:
         raise NothingToChange(str(refused)) from refused
-    lowest: int | None = None
+    lowest: int | None = facts.peak_bytes if facts is not None else None
     refusals: list[str] = []
     for count in _COUNTS:
         found = _ranked(call, cuts, count, strided, refusals)
         if not found and count == _COUNTS[0]:
-            raise NothingToChange(refusals[0] if refusals else "no cut seems to need less memory")
+            raise NothingToChange(refusals[0] if refusals else "no dimension can be cut")
         peaks: list[int] = []
         for edit in found[:_MOST_COMPILES]:
             fit = yield edit
@@ -99,7 +99,7 @@ def _ranked(
             continue
         peak = estimated_peak_bytes(rewritten.jaxpr)
         alike = (peak, rewritten.stages, rewritten.in_pieces_bytes, rewritten.arguments)
-        if peak < whole and alike not in seen:
+        if (rewritten.in_pieces_bytes or peak < whole) and alike not in seen:
             seen.add(alike)
             found.append((peak, number, _edit(call, seed, rewritten, strided)))
     return [edit for _, _, edit in sorted(found, key=lambda each: each[:2])]

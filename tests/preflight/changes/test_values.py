@@ -25,8 +25,8 @@ REFUSES = {
     ("state-sharding", "one"): "no argument is on a mesh of several devices",
     ("sharding", "one"): "no argument is on a mesh of several devices",
     ("constraint", "one"): "the step is not on a mesh of several devices",
-    ("host-outputs", "one"): "no output is large, or all large ones replace arguments",
-    ("host-outputs", "mesh"): "no output is large, or all large ones replace arguments",
+    ("host-outputs", "one"): "no output is large, or all large ones replace donated arguments",
+    ("host-outputs", "mesh"): "no output is large, or all large ones replace donated arguments",
 }
 if jax.__version_info__ < (0, 7):  # the CPU backend has no memory of this kind
     for place in ("one", "mesh"):

@@ -1,0 +1,166 @@
+"""Each change on a step of its own: what it proposes, and what the changed step computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from hbmwatch._preflight.applied import apply
+from hbmwatch._preflight.changes import BY_NAME
+from hbmwatch._preflight.changes.call import NothingToChange
+from hbmwatch._preflight.changes.change import Asked, Edit
+from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
+from hbmwatch._preflight.changes.state import state_of
+from hbmwatch._preflight.changes.tracing import call_of
+from hbmwatch._preflight.planning import least_bytes
+from tests.preflight.changes.steps import arguments, mesh, shapes, train_step
+
+HAS_HOST_MEMORY = jax.__version_info__ >= (0, 7)
+F32 = jnp.float32
+
+
+def first(name: str, step: Any, *args: Any) -> Edit:
+    """What a change proposes first for a step."""
+    return next(BY_NAME[name].edits(call_of(step, args, {}, None), None, Asked()))
+
+
+@pytest.mark.skipif(not HAS_HOST_MEMORY, reason="this CPU backend has no memory 'pinned_host'")
+def test_what_a_scan_stacks_is_sent_to_the_host_slice_by_slice() -> None:
+    """The stack is never whole on the device; values and order stay, also of a reversed scan."""
+
+    @jax.jit
+    def history(x: Any, kicks: Any) -> Any:
+        def body(x: Any, kick: Any) -> Any:
+            x = jnp.sin(x) + kick
+            return x, (x, x.sum())
+
+        return jax.lax.scan(body, x, kicks, reverse=True)
+
+    args = jnp.arange(1024.0), jnp.arange(512.0)
+    edit = first("host-outputs", history, *shapes(args))
+    changed = apply(history, (edit,))
+    (final, (stack, sums)), expected = changed(*args), history(*args)
+
+    assert edit.what == "sending result[1][0] to the host"
+    assert stack.sharding.memory_kind == "pinned_host"
+    np.testing.assert_array_equal(np.asarray(stack), expected[1][0])
+    np.testing.assert_array_equal(np.asarray(sums), expected[1][1])
+    np.testing.assert_array_equal(np.asarray(final), expected[0])
+    jaxpr = call_of(changed, shapes(args), {}, None).jaxpr
+    (scan,) = (e for e in jaxpr.jaxpr.eqns if e.primitive.name == "scan")
+    assert "device_put" in {e.primitive.name for e in scan.params["jaxpr"].jaxpr.eqns}
+
+
+def test_state_comes_back_in_the_dtype_that_it_had() -> None:
+    """A bfloat16 moment that the step returns as float32 is rounded before it is returned."""
+
+    @jax.jit
+    def step(state: Any, x: Any) -> Any:
+        return {"mu": 0.9 * state["mu"].astype(F32) + x, "count": state["count"] + 1}
+
+    args = {"mu": jnp.ones((8, 4), jnp.bfloat16), "count": jnp.int32(0)}, jnp.full((8, 4), 0.01)
+    edit = first("kept-dtype", step, *args)
+    found = apply(step, (edit,))(*args)
+
+    assert edit.what == ("returning result['mu'] as bfloat16, as the arguments that they replace")
+    assert found["mu"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found["mu"], step(*args)["mu"].astype(jnp.bfloat16))
+    with pytest.raises(NothingToChange, match="no argument comes back in a wider dtype"):
+        first("kept-dtype", jax.jit(lambda state: state * 2), jnp.ones(4))
+
+
+def test_debug_callbacks_are_left_out_of_loops_too() -> None:
+    """The line of the print is named, and nothing is printed any more."""
+    printed: list[float] = []
+
+    @jax.jit
+    def step(x: Any) -> Any:
+        def body(x: Any, _: Any) -> Any:
+            jax.debug.callback(lambda x: printed.append(float(x)), x.sum())
+            return x * 2, None
+
+        return jax.lax.scan(body, x, None, length=3)[0]
+
+    edit = first("callbacks", step, jnp.ones(4))
+    found = apply(step, (edit,))(jnp.ones(4))
+    jax.effects_barrier()
+
+    assert edit.where[0].startswith("test_edits.py:")
+    assert printed == []
+    np.testing.assert_array_equal(found, np.full(4, 8.0))
+
+
+def test_outputs_take_the_shardings_of_the_arguments_that_they_replace() -> None:
+    """Then those that replace none are spread over the devices."""
+    spread, whole = NamedSharding(mesh(), P("data")), NamedSharding(mesh(), P())
+
+    def step(state: Any) -> Any:
+        return state * 2, jnp.outer(state[:, 0], state[:, 1])
+
+    jitted = jax.jit(step, out_shardings=whole)
+    state = jax.device_put(jnp.ones((256, 128)), spread)
+    call = call_of(jitted, (state,), {}, None)
+    own, both = BY_NAME["output-sharding"].edits(call, None, Asked())
+
+    for edit, specs in ((own, (P("data"), P())), (both, (P("data"), P("data")))):
+        found = apply(jitted, (edit,))(state)
+        for array, expected, spec in zip(found, jitted(state), specs, strict=True):
+            wanted = NamedSharding(mesh(), spec)
+            assert array.sharding.is_equivalent_to(wanted, 2)
+            np.testing.assert_array_equal(np.asarray(array), np.asarray(expected))
+
+
+def test_optimizer_state_is_what_only_meets_its_own_shape() -> None:
+    """Momentum is state; parameters, which products read, are not, and neither is the batch."""
+    call = call_of(jax.jit(train_step), shapes(arguments()), {}, None)
+
+    assert [call.arguments[i].path for i in sorted(state_of(call))] == [
+        f"state['velocity']['layers'][{n}]" for n in range(3)
+    ]
+
+
+def test_an_argument_belongs_to_the_output_of_its_path() -> None:
+    """Alike shapes are told apart by the ends of their paths, in any order."""
+    step = jax.jit(lambda state: {"b": state["b"] + 1, "a": {"c": state["c"], "x": state["a"]}})
+    args = ({name: jnp.ones(4) for name in "abc"},)
+    call = call_of(step, args, {}, None)
+    pairs = {call.arguments[i].path: call.outputs[o].path for i, o in call.updated().items()}
+
+    assert pairs == {
+        "state['b']": "result['b']",
+        "state['c']": "result['a']['c']",
+        "state['a']": "result['a']['x']",
+    }
+
+
+def test_the_least_memory_counts_arguments_and_new_outputs() -> None:
+    """Neither what is not read, nor an output that could reuse an argument."""
+    step = jax.jit(lambda state, unused, x: (state + x, jnp.outer(x[:8], x[:8])))
+    args = jnp.ones(1024), jnp.ones(4096), jnp.ones(1024)
+
+    assert least_bytes(call_of(step, args, {}, None)) == 4 * (1024 + 1024 + 64)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (lambda x: jnp.sin(x) * 2, 2),  # in place, but the argument stays
+        (lambda x: x @ x, 2),
+        (lambda x: (x @ x) @ x, 3),
+        (lambda x: jnp.cos(jnp.sin(x @ x)), 2),
+        (lambda x: jax.lax.fori_loop(0, 3, lambda _, y: jnp.sin(y), x @ x), 2),
+        (lambda x: jax.lax.scan(lambda c, _: (c + x, None), x @ x, None, length=3)[0], 2),
+    ],
+)
+def test_a_rough_peak_is_counted_in_arrays(step: Any, expected: int) -> None:
+    """Elementwise operations and loops work in place; a product needs its operands."""
+    closed = jax.make_jaxpr(step)(jax.ShapeDtypeStruct((64, 64), F32))
+    size = 64 * 64 * 4
+
+    assert estimated_peak_bytes(closed) == pytest.approx(expected * size, rel=0.01)
