@@ -14,7 +14,8 @@ from hbmwatch._preflight.pieces.rules.elementwise import RULES
 def estimated_peak_bytes(closed: Any) -> int:
     """The most bytes that are live between two equations, if XLA fused and reordered nothing.
 
-    It compares rewrites of one program; as a figure of its own it is too high.
+    It compares rewrites of one program. As a figure of its own it is often too high, and it is too
+    low for a loop that needs the old and the new value of what it carries at once.
     """
     return _peak(closed.jaxpr)
 
