@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from hbmwatch._analysis.facts import Argument, ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
@@ -22,10 +22,9 @@ from hbmwatch._records.roles import (
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.types import MemoryColor
 
+_FOUND = ("role", "functions", "written_name", "written_source")
 # dataclasses.replace takes twice as long, and rows may be thousands.
-_WITHOUT_ROLE = operator.attrgetter(
-    *(f.name for f in dataclasses.fields(PeakOp) if f.name != "role")
-)
+_OTHERS = operator.attrgetter(*(f.name for f in dataclasses.fields(PeakOp) if f.name not in _FOUND))
 _MOST_ROWS = 12
 _MOST_KEYS = 4  # of a path in a row
 # The totals of a message for each row of the breakdown; the first that the message has counts.
@@ -97,14 +96,23 @@ def rollup(summary: PeakSummary) -> dict[str, dict[str, int]]:
 
 
 def with_roles(facts: ProgramFacts) -> PeakSummary:
-    """The peak, with the role of each buffer.
+    """The peak, with the role of each buffer, and the names of what loops write.
 
     Roles are inferred from the pytree paths, the op_names and the dataflow. Arguments that these do
     not tell apart have a role that says so ("parameters or optimizer state").
     """
     named = zip(facts.summary.ops, _roles(facts), strict=True)
-    ops = tuple(PeakOp(*(*_WITHOUT_ROLE(op), role)) for op, role in named)
-    return dataclasses.replace(facts.summary, ops=ops)
+    written = {
+        live.op.instruction: (live.name, live.source)
+        for live in facts.live
+        if live.loop_buffer is not None and live.inferred
+    }
+    make: Callable[..., PeakOp] = PeakOp
+    ops = []
+    for op, role in named:
+        name, source = written.get(op.instruction, ("", ""))
+        ops.append(make(*_OTHERS(op), role, op.functions, name, source))
+    return dataclasses.replace(facts.summary, ops=tuple(ops))
 
 
 def _roles(facts: ProgramFacts) -> Iterator[str]:

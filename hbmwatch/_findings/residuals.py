@@ -7,7 +7,8 @@ from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings import classify
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.phrases import at_line, at_lines, plural
+from hbmwatch._findings.layers import around
+from hbmwatch._findings.phrases import at_lines, plural
 from hbmwatch._findings.saved import (
     AROUND_STEP,
     CHECKPOINT,
@@ -48,9 +49,10 @@ def find(facts: ProgramFacts) -> Finding | None:
     remat = any(".remat" in live.op.instruction for live in facts.live)
     are = "is a residual" if len(saved) == 1 else "are residuals"
     return ADVICE.finding(
-        title=f"Rematerialize: wrap the layer{at_line(saved)} in jax.checkpoint (remat)",
+        title=f"Rematerialize: put jax.checkpoint (remat) around {around(facts, saved)}",
         evidence=f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) "
-        f"{are}: computed in the forward pass{at_lines(saved)} and kept for the backward pass, "
+        f"{are}: computed in the forward pass{at_lines(saved)} and kept for the "
+        "backward pass, "
         f"{how}."
         + (
             " XLA already rematerializes some values (.remat), so the real demand is even higher."

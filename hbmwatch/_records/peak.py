@@ -91,8 +91,8 @@ class PeakSummary:
         """
         groups: dict[tuple[object, ...], list[PeakOp]] = {}
         for op in self.ops:
-            name = text.unnumbered(op.op_name)
-            key = (op.size_bytes, op.shape, op.kind, name, op.source, bool(op.instruction))
+            name = text.unnumbered(op.shown_name)
+            key = (op.size_bytes, op.shape, op.kind, name, op.shown_source, bool(op.instruction))
             groups.setdefault(key, []).append(op)
         folded = [(len(ops), ops[0]) for ops in groups.values()]
         return tuple(sorted(folded, key=lambda row: -row[0] * row[1].size_bytes))

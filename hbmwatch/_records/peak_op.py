@@ -29,6 +29,12 @@ class PeakOp:
         end: The program point at which it is freed; None for the whole program.
         role: What it is for, in the words of OomReport.rollup ("optimizer state", "residuals saved
             for backward"); "" if not determined. It does not count for equality.
+        functions: The function of each frame of `stack`; "" where XLA does not name it. They do not
+            count for equality.
+        written_name: The op_name of the value that a loop writes into the buffer slice by slice,
+            where a loop fills it; XLA names such a buffer after what it starts from. "" for every
+            other buffer. It does not count for equality.
+        written_source: The source line of that value.
     """
 
     __module__ = "hbmwatch"
@@ -46,6 +52,19 @@ class PeakOp:
     start: int | None = None
     end: int | None = None
     role: str = field(default="", compare=False)
+    functions: tuple[str, ...] = field(default=(), compare=False)
+    written_name: str = field(default="", compare=False)
+    written_source: str = field(default="", compare=False)
+
+    @property
+    def shown_name(self) -> str:
+        """The op_name to show: of the value that a loop writes, where a loop fills the buffer."""
+        return self.written_name or self.op_name
+
+    @property
+    def shown_source(self) -> str:
+        """The source line to show, likewise."""
+        return self.written_source or self.source
 
     @property
     def padding_bytes(self) -> int:

@@ -136,7 +136,7 @@ def buffer_name(op: PeakOp, several: bool) -> str:
     """The name of a buffer, or of several equal ones, for a row."""
     if not op.instruction:
         return SMALL_BUFFERS
-    name = without_outer_jit(op.op_name) or op.instruction
+    name = without_outer_jit(op.shown_name) or op.instruction
     return unnumbered(name) if several else name
 
 
@@ -145,7 +145,7 @@ def name_and_source(op: PeakOp, several: bool) -> tuple[str, str]:
     if not op.instruction:
         return SMALL_BUFFERS, ""
     padded = f" [{op.expansion:.1f}x padded]" if op.expansion >= 1.2 else ""
-    return clean(buffer_name(op, several), 34 - len(padded)) + padded, clean(op.source, 24)
+    return clean(buffer_name(op, several), 34 - len(padded)) + padded, clean(op.shown_source, 24)
 
 
 def program_point(position: int | None, points: int) -> str:

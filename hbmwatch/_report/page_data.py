@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from hbmwatch._records.report import ReportData
 
 _NUMBERS = ("size_bytes", "unpadded_bytes", "start", "end")
-_TEXTS = ("op_name", "instruction", "opcode", "shape", "kind", "source")
+_TEXTS = {
+    "op_name": "shown_name",
+    "instruction": "instruction",
+    "opcode": "opcode",
+    "shape": "shape",
+    "kind": "kind",
+    "source": "shown_source",
+}
 _LONGEST_TEXT = 20_000
 
 
@@ -113,14 +120,21 @@ def _largest(ops: Sequence[PeakOp], most: int | None) -> Sequence[int]:
     return sorted(sorted(numbers, key=lambda i: -ops[i].size_bytes)[:most])
 
 
+def _frames(op: PeakOp) -> tuple[str, ...]:
+    """The stack of a buffer, each frame with its function where that is known."""
+    functions = op.functions or ("",) * len(op.stack)
+    named = zip(op.stack, functions, strict=True)
+    return tuple(f"{line}, in {function}" if function else line for line, function in named)
+
+
 def _columns(ops: Sequence[PeakOp]) -> dict[str, Any]:
     """A list for each field of the buffers; texts and stacks are numbers of `strings`, `stacks`."""
     strings: dict[str, int] = {}
     stacks: dict[tuple[str, ...], int] = {}
     columns: dict[str, Any] = {name: list(map(attrgetter(name), ops)) for name in _NUMBERS}
-    for name in _TEXTS:
-        texts = map(attrgetter(name), ops)
+    for name, field in _TEXTS.items():
+        texts = map(attrgetter(field), ops)
         columns[name] = [strings.setdefault(text, len(strings)) for text in texts]
-    columns["stack"] = [stacks.setdefault(op.stack, len(stacks)) for op in ops]
+    columns["stack"] = [stacks.setdefault(_frames(op), len(stacks)) for op in ops]
     columns["stacks"] = [[strings.setdefault(f, len(strings)) for f in stack] for stack in stacks]
     return {**columns, "strings": safe(list(strings))}

@@ -152,7 +152,8 @@ def _row(
     instruction = buffer.instruction
     index = buffer.proto.defined_at.shape_index
     shape, unpadded_bytes = _describe(buffer, shapes)
-    stack = program.frames(instruction)
+    frames = program.stack(instruction)
+    stack = tuple(frame.line for frame in frames)
     return PeakOp(
         instruction=instruction.name + (f"{{{','.join(map(str, index))}}}" if index else ""),
         opcode=instruction.opcode,
@@ -164,6 +165,7 @@ def _row(
         memory_space=memory_space,
         source=user_frame(stack),
         stack=stack,
+        functions=tuple(frame.function for frame in frames),
         start=None if span is None else span[0],
         end=None if span is None else span[1],
     )

@@ -39,6 +39,13 @@ class Buffer(NamedTuple):
     instruction: HloInstructionProto
 
 
+class Frame(NamedTuple):
+    """A frame of a Python stack: a line ("/path/file.py:12"), and its function; "" if unknown."""
+
+    line: str
+    function: str
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """One compiled HLO module, with its buffer assignment; what follows from it is made on demand.
@@ -60,7 +67,7 @@ class Program:
     program_id: int
     _computation_instructions: dict[int, tuple[HloInstructionProto, ...]] = _memo()
     _made_buffers: dict[int, Buffer | None] = _memo()
-    _made_frames: dict[int, tuple[str, ...]] = _memo()
+    _made_frames: dict[int, tuple[Frame, ...]] = _memo()
 
     @property
     def allocations(self) -> Sequence[BufferAllocationProto]:
@@ -218,30 +225,42 @@ class Program:
 
     def frames(self, instruction: HloInstructionProto) -> tuple[str, ...]:
         """The Python stack of an instruction, as "/path/file.py:line", innermost first."""
+        return tuple(frame.line for frame in self.stack(instruction))
+
+    def stack(self, instruction: HloInstructionProto) -> tuple[Frame, ...]:
+        """The Python stack of an instruction, innermost first."""
         metadata = instruction.metadata
         if metadata.stack_frame_id:
             return self._frames(metadata.stack_frame_id)
         if metadata.source_file:
-            return (f"{metadata.source_file}:{metadata.source_line}",)
+            return (Frame(f"{metadata.source_file}:{metadata.source_line}", ""),)
         return ()
 
-    def _frames(self, frame_id: int) -> tuple[str, ...]:
+    def _frames(self, frame_id: int) -> tuple[Frame, ...]:
         """The stack from a frame outwards; ends at an unknown frame, or at one that is in it."""
         if frame_id in self._made_frames:
             return self._made_frames[frame_id]
         index = self.proto.hlo_module.stack_frame_index
-        lines: dict[int, str] = {}
+        frames: dict[int, Frame | None] = {}
         number = frame_id
-        while number not in lines and 0 < number <= len(index.stack_frames):
+        while number not in frames and 0 < number <= len(index.stack_frames):
             frame = index.stack_frames[number - 1]
-            lines[number] = ""
-            if 0 < frame.file_location_id <= len(index.file_locations):
-                location = index.file_locations[frame.file_location_id - 1]
-                if 0 < location.file_name_id <= len(index.file_names):
-                    lines[number] = f"{index.file_names[location.file_name_id - 1]}:{location.line}"
+            frames[number] = self._frame(frame.file_location_id)
             number = frame.parent_frame_id
-        self._made_frames[frame_id] = tuple(line for line in lines.values() if line)
+        self._made_frames[frame_id] = tuple(f for f in frames.values() if f is not None)
         return self._made_frames[frame_id]
+
+    def _frame(self, location_id: int) -> Frame | None:
+        """The frame of a location; None where its file is unknown."""
+        index = self.proto.hlo_module.stack_frame_index
+        if not 0 < location_id <= len(index.file_locations):
+            return None
+        location = index.file_locations[location_id - 1]
+        if not 0 < location.file_name_id <= len(index.file_names):
+            return None
+        known = 0 < location.function_name_id <= len(index.function_names)
+        function = index.function_names[location.function_name_id - 1] if known else ""
+        return Frame(f"{index.file_names[location.file_name_id - 1]}:{location.line}", function)
 
 
 def parse_program(hlo_proto: bytes, name: str) -> Program:

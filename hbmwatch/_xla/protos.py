@@ -194,6 +194,7 @@ class HloBufferDonorProto(Message):
 
 class FileLocation(Message):
     file_name_id: Annotated[int, 1]
+    function_name_id: Annotated[int, 2]
     line: Annotated[int, 3]
 
 
@@ -206,6 +207,7 @@ class StackFrameIndexProto(Message):
     """All ids in here count from 1; 0 is none."""
 
     file_names: Annotated[Sequence[str], 1]
+    function_names: Annotated[Sequence[str], 2]
     file_locations: Annotated[Sequence[FileLocation], 3]
     stack_frames: Annotated[Sequence[StackFrame], 4]
 

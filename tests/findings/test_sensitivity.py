@@ -31,8 +31,6 @@ ANSWERED = {
     "program: analysis/test_live_buffers.py",
     "_analysis.live_buffers.MOST_VISITS": "it bounds the time of a report on a large program: "
     "analysis/test_live_buffers.py",
-    "_findings.aggregate.LEAST_SHARE_OF_OVER_LIMIT": "the batch of these programs is nearly all "
-    "of the peak, or nothing of it: test_aggregate.py",
     "_findings.attention_scores.PRIOR_WEIGHT": "no other finding is near it here: "
     "test_attention_scores.py",
     "_findings.attention_scores.KEPT_WEIGHT": "scores are a third of the residuals here: "

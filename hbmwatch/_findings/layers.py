@@ -1,0 +1,98 @@
+"""The function that makes the residuals of a layer, as the user writes it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.live_buffers import LiveBuffer, is_forward
+from hbmwatch._findings.advice import all_bytes
+from hbmwatch._findings.phrases import at_line
+from hbmwatch._records.libraries import is_library
+from hbmwatch._xla.frames import user_frame
+from hbmwatch._xla.program import Frame
+
+# A function is the layer if it makes three quarters of the residuals; where that is all of the
+# forward pass, one that makes half of them.
+SHARES_OF_RESIDUALS = (0.75, 0.5)
+# Whether a function is all of the forward pass shows in any part of it, so a sample is enough.
+SAMPLED_INSTRUCTIONS = 300
+
+
+class Call(NamedTuple):
+    """A function of the user, and the line that calls it; "" for the outermost one."""
+
+    function: str
+    called_at: str
+
+
+Calls = tuple[Call, ...]
+
+
+def around(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> str:
+    """What to checkpoint: "`block()`, called at train.py:40", or "the layer at train.py:27"."""
+    layer = find_layer(facts, buffers)
+    if layer is None:
+        return f"the layer{at_line(buffers)}"
+    return f"`{layer.function}()`, called at {layer.called_at}"
+
+
+def find_layer(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> Call | None:
+    """The innermost function of the user that makes most bytes of residuals.
+
+    None where XLA names no functions, or it has no name, or it is all of the forward pass: the
+    layers are then lines of the function that is differentiated.
+    """
+    sizes: dict[Calls, int] = {}
+    for live in buffers:
+        calls = _calls(_made_at(facts, live))
+        sizes[calls] = sizes.get(calls, 0) + live.size_bytes
+    sizes.pop((), None)
+    for share in SHARES_OF_RESIDUALS:
+        outer = _innermost(sizes, share * all_bytes(buffers))
+        if outer and outer[0].called_at and not outer[0].function.startswith("<"):
+            if _is_part(facts, outer):
+                return outer[0]
+    return None
+
+
+def _innermost(sizes: Mapping[Calls, int], least: float) -> Calls:
+    """The innermost function, with those around it, in which at least so many bytes are made."""
+    largest = max(sizes, key=sizes.__getitem__, default=())
+    for depth in range(len(largest), 0, -1):
+        outer = largest[-depth:]
+        if sum(size for calls, size in sizes.items() if calls[-depth:] == outer) >= least:
+            return outer
+    return ()
+
+
+def _is_part(facts: ProgramFacts, outer: Calls) -> bool:
+    """Whether a function that is called so makes a part of the forward pass, and not all of it."""
+    running = (facts.program.inside(computation) for computation in facts.buffers.graph.running)
+    forward = (i for some in running for i in some if is_forward(i.metadata.op_name))
+    sample = list(itertools.islice(forward, SAMPLED_INSTRUCTIONS))
+    inside = (inner for one in sample for inner in facts.buffers.graph.everything_in(one))
+    for instruction in (*sample, *inside):
+        calls = _calls(facts.program.stack(instruction))
+        if calls and calls[-len(outer) :] != outer and is_forward(instruction.metadata.op_name):
+            return True
+    return False
+
+
+def _made_at(facts: ProgramFacts, live: LiveBuffer) -> Sequence[Frame]:
+    """The stack of the value in a buffer."""
+    made = live.instruction
+    if live.loop_buffer is not None:
+        made = facts.buffers.loop_buffers.written(live.loop_buffer)
+    return facts.program.stack(made)
+
+
+def _calls(stack: Sequence[Frame]) -> Calls:
+    """The user's functions on a stack, innermost first, each with the line that calls it."""
+    users = [frame for frame in stack if frame.function and not is_library(frame.line)]
+    frames = [frame for frame, _ in itertools.groupby(users)]  # JAX repeats a frame per transform
+    lines = [user_frame([frame.line]) for frame in frames[1:]]
+    names = (frame.function.rpartition("<locals>.")[2] for frame in frames)
+    return tuple(Call(name, line) for name, line in zip(names, [*lines, ""]))

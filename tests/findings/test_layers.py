@@ -1,0 +1,97 @@
+"""The function of a layer, as the user writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hbmwatch._findings import layers, residuals
+from tests.findings.saved import BACKWARD, FORWARD
+from tests.hlo import Hlo
+
+# Frames as (function, line, parent), numbered from 1; "<" is a library's.
+STEP, LOSS, BLOCK, PART = (
+    ("step", 40, 0),
+    ("step.<locals>.loss", 30, 1),
+    ("block", 27, 2),
+    ("ffn", 9, 3),
+)
+SUM = ("step.<locals>.loss", 31, 1)
+
+
+def index(frames: list[tuple[str, int, int]]) -> dict[str, Any]:
+    """The frames as XLA stores them."""
+    return {
+        "file_names": ["/home/me/train.py", "/usr/lib/python3.11/site-packages/optax/_src/base.py"],
+        "function_names": [function for function, _, _ in frames],
+        "file_locations": [
+            {
+                "file_name_id": 2 if name.startswith("<lib") else 1,
+                "function_name_id": n,
+                "line": line,
+            }
+            for n, (name, line, _) in enumerate(frames, start=1)
+        ],
+        "stack_frames": [
+            {"file_location_id": n, "parent_frame_id": parent}
+            for n, (_, _, parent) in enumerate(frames, start=1)
+        ],
+    }
+
+
+def title(frames: list[tuple[str, int, int]], made: list[int], others: list[int]) -> str:
+    """The title of the finding on residuals.
+
+    Args:
+        frames: All frames.
+        made: The frame of each residual.
+        others: The frames of the rest of the forward pass.
+    """
+    hlo = Hlo()
+    kept = []
+    for number in made:
+        metadata = {"op_name": FORWARD, "stack_frame_id": number}
+        kept.append(hlo.add("sort", dims=(512, 512), metadata=metadata))
+        hlo.add("multiply", kept[-1], dims=(512, 512), name=BACKWARD)
+    for number in others:
+        hlo.add("reduce", dims=(1,), metadata={"op_name": FORWARD, "stack_frame_id": number})
+    finding = residuals.find(hlo.facts(kept, stack_frame_index=index(frames)))
+    assert finding is not None
+    return finding.title.removeprefix("Rematerialize: put jax.checkpoint (remat) around ")
+
+
+@pytest.mark.parametrize(
+    ("frames", "made", "others", "expected"),
+    [
+        ([STEP, LOSS, BLOCK, SUM], [3, 3, 3], [4], "`block()`, called at train.py:30"),
+        ([STEP, LOSS, BLOCK, PART, SUM], [3, 3, 4], [5], "`block()`, called at train.py:30"),
+        ([STEP, LOSS, BLOCK, PART, SUM], [4, 4, 4, 3], [5], "`ffn()`, called at train.py:27"),
+        ([STEP, LOSS, BLOCK, PART, SUM], [4, 4, 4, 2, 5], [5], "`ffn()`, called at train.py:27"),
+        ([STEP, LOSS, SUM], [2, 2, 2], [3], "the layer at train.py:30"),
+        ([STEP, LOSS, ("<lambda>", 27, 2), SUM], [3, 3, 3], [4], "the layer at train.py:27"),
+        (
+            [STEP, LOSS, BLOCK, ("<library>", 9, 3), SUM],
+            [4, 4, 4],
+            [5],
+            "`block()`, called at train.py:30",
+        ),
+        ([STEP, LOSS, ("", 27, 2), SUM], [3, 3, 3], [4], "the layer at train.py:27"),
+    ],
+    ids=[
+        "a function",
+        "with a part of it",
+        "most in a part",
+        "half in a part, the rest all over",
+        "lines of the loss",
+        "a lambda",
+        "through a library",
+        "no names",
+    ],
+)
+def test_the_layer_is_the_innermost_function_that_makes_most_residuals(
+    frames: list[tuple[str, int, int]], made: list[int], others: list[int], expected: str
+) -> None:
+    """Not the function that is differentiated: that would recompute everything at once."""
+    assert layers.SHARES_OF_RESIDUALS == (0.75, 0.5)
+    assert title(frames, made, others) == expected
