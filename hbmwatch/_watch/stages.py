@@ -12,6 +12,7 @@ from typing import Any
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
 from hbmwatch._watch.guard import CompileHistory, wrap_call
+from hbmwatch._watch.proving import shapes_of
 
 
 class Stage:
@@ -107,6 +108,9 @@ def watched_stage(
     """The `lower` or `trace` of a jitted function, so that it returns a watched stage."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return proxy(stage(*args, **kwargs), known, settings)
+        found = stage(*args, **kwargs)
+        if settings.prove is None:
+            return proxy(found, known, settings)
+        return proxy(found, replace(known, given=shapes_of(args, kwargs)), settings)
 
     return functools.update_wrapper(call, stage)
