@@ -17,6 +17,8 @@ _NOT_THE_STEP = "the program is not the step's own any more, so it cannot be dif
 class Checkpoint(Edit):
     """The step with jax.checkpoint at a place."""
 
+    numbers_values = True
+
     placement: Placement
 
     def on(self, call: Call) -> Call:
