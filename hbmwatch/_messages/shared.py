@@ -55,7 +55,7 @@ _ANY_PLATFORM_WORDINGS = (
             OomMessage(""),
             f"{status}: ",
             rf"{_DEVICE}(?:(?!Out of memory while trying)[Oo]ut of memory(?! allocating)"
-            rf"(?: (?:while )?trying to allocate)?|[Ff]ailed to allocate(?= {SIZE}))"
+            rf"(?: (?:while )?trying to allocate)?|[Ff]ailed to allocate(?= {SIZE}| memory\b))"
             r"(?: <requested_bytes>)?",
             "quoted",
         )

@@ -29,8 +29,10 @@ _CHAINED = (
     "what():",
 )
 # XLA logs an error of an execution with these words in front of it, before it raises the error.
-_LOGGED = re.compile(r"Execution of replica \d{1,9} failed: (?:[A-Za-z_ ]{1,30}: )?$")
+_LOGGED = re.compile(r"Execution of replica \d{1,9} failed: (?:[A-Za-z_ ]{1,30}: )?[A-Z]?$")
 _LOGGED_LENGTH = 100
+# From the title of an issue to the log in its first lines.
+_TITLE_REACH = 300
 
 
 class Statement(NamedTuple):
@@ -187,7 +189,10 @@ def _repeats_same_error(
     if not same:
         return False
     was_logged, is_logged = (_is_logged(flat_text, one) for one in (same[0], statement))
-    return (was_logged and not is_logged) or any(words in between for words in _CHAINED)
+    # A report of an issue has the error as its title, and then the log.
+    is_title = is_logged and not was_logged and len(between) < _TITLE_REACH
+    raised = was_logged and not is_logged
+    return raised or is_title or any(words in between for words in _CHAINED)
 
 
 def _is_logged(flat_text: str, statement: Statement) -> bool:
