@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from hbmwatch._records.failures import log_failure
 from hbmwatch._records.profile_error import ProfileError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_log = logging.getLogger("hbmwatch")
 
 
 class Problems(list[str]):
@@ -34,7 +32,7 @@ class Problems(list[str]):
         if sentence not in self:
             self.append(sentence)
         if not expected:
-            _log.debug("%s: unavailable", label, exc_info=error)
+            log_failure(f"{label}: unavailable", error)
 
 
 def described(error: BaseException) -> str:

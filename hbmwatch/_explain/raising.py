@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,13 +21,12 @@ from hbmwatch._explain.errors import (
 from hbmwatch._explain.exit import exit_now
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.host_memory import check_host_memory
-from hbmwatch._explain.problems import described
+from hbmwatch._explain.problems import described, text_of
+from hbmwatch._records.failures import log_failure
 
 if TYPE_CHECKING:
     from hbmwatch._records.message import OomMessage
     from hbmwatch._report.report import OomReport
-
-_log = logging.getLogger("hbmwatch")
 
 _WATCH_PACKAGE = "hbmwatch._watch."
 _JAX_SAYS = "JAX has removed its internal frames"  # on every error, and between text and report
@@ -56,22 +55,32 @@ def raise_explained(
     __tracebackhide__ = True  # for IPython and pytest, as JAX marks its own frames
     try:
         carrier, report = _explained(error, failed_call, settings)
-    except Exception:  # no memory or no stack is left: `error` matters more
+        if settings.exits and report is not None:
+            shown = error if carrier is None else carrier.with_traceback(_callers_frames(error))
+            exit_now(shown, report.process)
+        cause = error if _filters_nothing() else None
+        if carrier is not None and cause is None:
+            carrier = carrier.with_traceback(_callers_frames(error))
+    except Exception as failed:  # no memory or no stack is left: `error` matters more
+        _say_why(error, failed)
         return None
-    if settings.exits and report is not None:
-        shown = error if carrier is None else carrier.with_traceback(_callers_frames(error))
-        exit_now(shown, report.process)
     # No local may hold the exception when it is raised, as its traceback holds this frame.
     try:
-        if carrier is not None:
-            if _filters_nothing():
-                raise carrier from error
-            raise carrier.with_traceback(_callers_frames(error)) from None
+        if isinstance(carrier, HbmOomError):
+            raise carrier from cause
     finally:
-        if carrier is not None and carrier.__cause__ is None:
-            _chain(carrier, error)
-        del carrier, error
+        with contextlib.suppress(Exception):
+            if carrier is not None and carrier.__cause__ is None:
+                _chain(carrier, error)
+        del carrier, cause, error
     return report
+
+
+def _say_why(error: Exception, failed: Exception) -> None:
+    """Add a note on why an error that may be a device-memory OOM has no report."""
+    with contextlib.suppress(Exception):
+        if belongs_to_jax(error) and "emory" in text_of(error):
+            error.add_note(f"hbmwatch: no report: {described(failed)}")
 
 
 def _chain(carrier: BaseException, error: Exception) -> None:
@@ -120,15 +129,24 @@ def _carrier(
     """What carries the report: HbmOomError in place of JAX's own error, else `error` itself."""
     try:
         ours = link is error and belongs_to_jax(error)
-        carrier = HbmOomError(message.text, report) if ours else error
+        carrier = _in_place_of(message, report) if ours else error
         for note in notes_of(error) if ours else ():
             if isinstance(note, str) and _JAX_SAYS not in note:
                 carrier.add_note(note)
         carrier.add_note(ReportNote(report, top))
         return carrier
     except Exception as failed:
-        _log.debug("could not attach the report", exc_info=failed)
+        log_failure("could not attach the report", failed)
         return error
+
+
+def _in_place_of(message: OomMessage, report: OomReport) -> HbmOomError:
+    """The error that replaces JAX's own, and begins as that did."""
+    carrier = HbmOomError(message.text, report)
+    start = message.text.encode("utf-8", "replace").decode()[:100].rstrip()
+    if not str(carrier).startswith(start):
+        raise ValueError("the text of the error is lost")
+    return carrier
 
 
 def _report(
@@ -140,7 +158,7 @@ def _report(
 
         return build_report(message, failed_call(), settings)
     except Exception as failed:
-        _log.debug("could not build the report", exc_info=failed)
+        log_failure("could not build the report", failed)
         return bare_report(message, failed)
 
 
@@ -151,5 +169,5 @@ def _tell(report: OomReport, carrier: BaseException, settings: Settings) -> None
     try:
         settings.on_oom(report)
     except Exception as failed:
-        _log.debug("on_oom failed", exc_info=failed)
+        log_failure("on_oom failed", failed)
         carrier.add_note(f"hbmwatch: on_oom raised {described(failed)}")

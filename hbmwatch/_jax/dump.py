@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -11,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hbmwatch._jax.unavailable import Unavailable
-
-_log = logging.getLogger("hbmwatch")
+from hbmwatch._records.failures import log_failure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +55,7 @@ def dump(lowered: Any, compiler_options: Mapping[str, Any] | None = None) -> byt
     """
     made = compile_with_dump(lowered, compiler_options)
     if made.error is not None:
-        _log.debug("compiling once more for the dump failed, as expected", exc_info=made.error)
+        log_failure("compiling once more for the dump failed, as expected", made.error)
     if made.hlo_proto is None:
         raise Unavailable("recompiling the program left no HLO dump")
     return made.hlo_proto

@@ -8,7 +8,6 @@ our own does not touch the user's.
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,8 +17,7 @@ from typing import Any
 import jax
 
 from hbmwatch._jax.unavailable import Unavailable
-
-_log = logging.getLogger("hbmwatch")
+from hbmwatch._records.failures import log_failure
 
 _LOCK_SECONDS = 5.0  # the lock is held while a trace of the user's is written
 
@@ -83,12 +81,14 @@ def traced(run_folder: Path) -> Iterator[None]:
     refused: list[bool] = []
     with contextlib.ExitStack() as stack:
         try:
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hbmwatch-trace-"))
+            scratch = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="hbmwatch-trace-", ignore_cleanup_errors=True)
+            )
             # Before the start, so that Ctrl-C after it does not leave the trace running.
             stack.callback(_stop_trace, scratch, run_folder, refused)
             jax.profiler.start_trace(scratch)
         except Exception as error:
-            _log.debug("could not start a trace around this call", exc_info=error)
+            log_failure("could not start a trace around this call", error)
             refused.append(True)
         yield
 
@@ -99,15 +99,15 @@ def _stop_trace(scratch: str, run_folder: Path, refused: list[bool]) -> None:
     try:
         jax.profiler.stop_trace()
     except Exception as error:
-        _log.debug("could not stop the trace around this call", exc_info=error)
+        log_failure("could not stop the trace around this call", error)
         _forget_trace()
         return
     try:
         run_folder.mkdir(parents=True, exist_ok=True)
         for file in Path(scratch).glob("plugins/profile/*/*"):
             shutil.move(file, run_folder / file.name)
-    except OSError as error:
-        _log.debug("could not keep the trace around this call", exc_info=error)
+    except Exception as error:
+        log_failure("could not keep the trace around this call", error)
 
 
 def _forget_trace() -> None:

@@ -87,8 +87,11 @@ def drop_old_runs(profiles: Path) -> None:
     Of this process the last 8 stay, as its reports name them. Of other processes of this user
     nothing is deleted that is younger than a minute, or among the newest 64.
     """
-    with contextlib.suppress(OSError):  # other processes may be doing the same
-        ages = {run: time.time() - run.stat().st_mtime for run in profiles.iterdir()}
+    ages: dict[Path, float] = {}
+    with contextlib.suppress(OSError):
+        for run in profiles.iterdir():
+            with contextlib.suppress(OSError):  # another process may have deleted it
+                ages[run] = time.time() - run.stat().st_mtime
         newest = sorted(ages, key=lambda run: ages[run])
         own = [run for run in newest if _own_mark() in run.name]
         others = [run for run in newest[_KEPT_RUNS_OF_USER:] if ages[run] > _YOUNG_SECONDS]
@@ -121,5 +124,8 @@ def _spare_logdir() -> str:
 
 def host_name() -> str:
     """The name of this host, as the name of a file."""
-    name = socket.gethostname()
+    try:
+        name = socket.gethostname()
+    except OSError:
+        name = ""
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name) or "host"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +16,7 @@ from hbmwatch._explain.raising import raise_explained
 from hbmwatch._jax import compiles
 from hbmwatch._jax.executable import direct_call
 from hbmwatch._jax.lowered import Leaf, array_leaves
-
-_log = logging.getLogger("hbmwatch")
+from hbmwatch._records.failures import log_failure
 
 _REMEMBERED_COMPILES = 8
 
@@ -68,7 +66,7 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
     wait_for_outputs = _WAITS[settings.sync]
     must_wait = True
     # Bound here, because at the end of the interpreter the names of a module are None.
-    explain, partial = raise_explained, functools.partial
+    explain, partial, suppress = raise_explained, functools.partial, contextlib.suppress
     compiled_since = compiles.compiled_since
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -78,17 +76,23 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
             # Unpacking empty keywords would take a third of what all of this takes.
             out = call(*args, **kwargs) if kwargs else call(*args)
             if must_wait or before != _compiles:
-                compiled = before != _compiles and compiled_since(before)
+                compiled = True
+                # The call has succeeded: only an OOM of the wait may get out of here.
+                with suppress(Exception):
+                    compiled = before != _compiles and compiled_since(before)
                 if must_wait or compiled:
                     must_wait = wait_for_outputs(out, args, kwargs)
-                    call = direct_call(call) or call
+                    with suppress(Exception):
+                        call = direct_call(call) or call
                 if compiled:
-                    history.add(target, args, kwargs)
+                    with suppress(Exception):
+                        history.add(target, args, kwargs)
             return out
         except Exception as error:
             must_wait = True
-            if before != _compiles and compiled_since(before):
-                history.seconds = compiles.compile_seconds()
+            with suppress(Exception):
+                if before != _compiles and compiled_since(before):
+                    history.seconds = compiles.compile_seconds()
             # A lambda here would make cells of args and kwargs, on every call.
             explain(error, partial(failed_call, args, kwargs, out, history), settings)
             raise
@@ -102,15 +106,24 @@ def _traced_call(target: Callable[..., Any], settings: Settings) -> Callable[...
     from hbmwatch._profiles.runs import drop_old_runs, new_run
 
     def traced_call(*args: Any, **kwargs: Any) -> Any:
-        run = new_run(settings.logdir, jax.process_index())
         try:
-            with traced(run):
+            run = new_run(settings.logdir, jax.process_index())
+        except Exception as error:  # no folder can be made: the step runs all the same
+            log_failure("could not trace this call", error)
+            return target(*args, **kwargs)
+        try:
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(traced(run))
+                except Exception as error:  # the step runs all the same
+                    log_failure("could not trace this call", error)
                 out = target(*args, **kwargs)
                 _wait_once(out, args, kwargs)
                 return out
         finally:
             if settings.logdir is None:
-                drop_old_runs(run.parent)
+                with contextlib.suppress(Exception):
+                    drop_old_runs(run.parent)
 
     return traced_call
 
@@ -132,7 +145,7 @@ def _wait_once(out: Any, args: Any, kwargs: Any) -> bool:
     except Exception as error:
         if _may_be_oom(error):
             raise
-        _log.debug("could not wait for the outputs", exc_info=error)
+        log_failure("could not wait for the outputs", error)
     return False
 
 
