@@ -54,6 +54,8 @@ _HOME = {
     "Row": "_preflight.plans",
     "Verification": "_preflight.verify",
     "fits": "_preflight.fits",
+    "load_ipython_extension": "_watch.ipython",
+    "unload_ipython_extension": "_watch.ipython",
     "fold_reports": "_report.folded",
     "largest": "_preflight.largest",
     "load_peak_summary": "_profiles.load",

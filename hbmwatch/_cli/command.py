@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hbmwatch._xla.terms import MEMORY_SPACES
 
-DONE, NOTHING_FOUND, UNUSABLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 3, 130, 141
+DONE, FAILED, NOTHING_FOUND, UNUSABLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 1, 3, 130, 141
 
 
 class CommandError(Exception):

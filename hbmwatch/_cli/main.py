@@ -18,7 +18,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from hbmwatch._cli import budget, demo, diff, explain, fits, fold, largest, peak, plan, show
+from hbmwatch._cli import budget, demo, diff, explain, fits, fold, largest, peak, plan, run, show
 from hbmwatch._cli.command import (
     BROKEN_PIPE,
     INTERRUPTED,
@@ -30,6 +30,7 @@ from hbmwatch._cli.versions import ShowVersions
 from hbmwatch._records.profile_error import ProfileError
 
 COMMANDS = (
+    run.COMMAND,
     explain.COMMAND,
     peak.COMMAND,
     diff.COMMAND,

@@ -77,6 +77,14 @@ class HbmOomError(JaxRuntimeError):  # type: ignore[misc]  # jaxlib's class has 
         """What the text of the error says."""
         return self.report.message
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        return self.report._repr_html_()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How a terminal's IPython shows it."""
+        printer.text(f"{type(self).__name__}: {self}\n{self.report}")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._text, self.report), {"__notes__": list(notes_of(self))}
 
@@ -108,6 +116,14 @@ def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
         if message is not None:
             return link, message
     return None
+
+
+def may_be_oom(error: Exception) -> bool:
+    """Whether it is an OOM, or there is not even enough memory left to find out."""
+    try:
+        return find_oom(error) is not None
+    except Exception:
+        return True
 
 
 def belongs_to_jax(error: BaseException) -> bool:

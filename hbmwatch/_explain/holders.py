@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
@@ -16,6 +17,7 @@ from hbmwatch._records.report import DeviceMemory, LiveArrays
 # It bounds the time of a report: a variable may hold a data set.
 _MOST_LEAVES = 10_000
 _MOST_HOLDERS = 3
+_READ_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
 def with_holders(device: DeviceMemory | None, args: Any) -> DeviceMemory | None:
@@ -58,11 +60,29 @@ def _variables() -> Iterator[tuple[str, str, Any]]:
         if not is_library(f"{file}:{frame.f_lineno}"):
             short = file.replace("\\", "/").rpartition("/")[2]
             if code.co_name != "<module>":
-                yield from _named(dict(frame.f_locals), f"{code.co_name}(), {short}")
+                yield from _named(_locals(frame), f"{code.co_name}(), {short}")
             if id(frame.f_globals) not in modules:
                 modules.add(id(frame.f_globals))
                 yield from _named(dict(frame.f_globals), f"module {short}")
         frame = frame.f_back
+
+
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """The local variables of a function that runs.
+
+    Before Python 3.13 a frame keeps the dict that it gave for them, and with it what they held, as
+    long as the function runs. So it is emptied; but a function that calls locals() has that very
+    dict, and its variables are not read.
+    """
+    if sys.version_info >= (3, 13):
+        return dict(frame.f_locals)
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED or not _READ_LOCALS.isdisjoint(code.co_names):
+        return {}
+    given = frame.f_locals
+    found = dict(given)
+    given.clear()
+    return found
 
 
 def _named(variables: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:

@@ -52,7 +52,8 @@ def raise_explained(
             traceback filtering is off. If `error` itself is chained to another error, HbmOomError
             is chained to that one.
     """
-    __tracebackhide__ = True  # for IPython and pytest, as JAX marks its own frames
+    # For IPython and pytest, for Sentry, and for rich, as JAX marks its own frames.
+    __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
     try:
         carrier, report = _explained(error, failed_call, settings)
         if settings.exits and report is not None:
@@ -88,8 +89,9 @@ def _chain(carrier: BaseException, error: Exception) -> None:
     if error.__cause__ is not None or error.__context__ is not None:
         carrier.__cause__, carrier.__context__ = error.__cause__, error.__context__
         carrier.__suppress_context__ = error.__suppress_context__
-    elif _callers_frames(error) is None:
-        # Nothing of it is shown, and its frames hold the call's arrays.
+    else:
+        # The carrier has its frames, which hold the call's arrays: whoever drops the carrier's
+        # traceback drops the arrays, as with the error that JAX raises.
         error.__traceback__ = None
 
 

@@ -70,3 +70,6 @@ class OomMessage:
     fragmentation_bytes: int | None = None
     ops: tuple[PeakOp, ...] = ()
     resolution_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return self.text

@@ -61,6 +61,14 @@ class PeakSummary:
     fragmentation_bytes: int
     ops: tuple[PeakOp, ...]
 
+    def __repr__(self) -> str:
+        size = f"{format_size(self.peak_bytes)} of {text.memory_space_name(self.memory_space)}"
+        return f"<PeakSummary of {text.clean(self.module, 60)}: {size}, {len(self.ops)} buffers>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How IPython shows it."""
+        printer.text(repr(self) if cycle else self.text())
+
     def by_program_order(self) -> tuple[PeakOp, ...]:
         """The buffers in the order in which the program allocates them."""
         return self.ops

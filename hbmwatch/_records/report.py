@@ -9,6 +9,7 @@ from typing import Literal
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.process import Process
+from hbmwatch._records.text import clean
 
 Certainty = Literal["measured", "derived", "hint"]
 
@@ -95,6 +96,9 @@ class Finding:
     change: str = ""
     buffers: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Finding {self.slug}: {clean(self.title, 200)}>"
+
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
@@ -113,7 +117,6 @@ class ReportData:
         findings: Remedies, ranked.
         verdict: What all findings free together at most, and whether it is enough; "" if no limit
             is known or nothing failed.
-        plan: What a plan found, with `watch_hbm(..., prove=...)`; "" if none was asked for.
         notes: Background that frees no memory by itself.
         missing: A sentence for each thing that is unavailable, and why.
         logdir: The folder for `xprof --logdir`; None if no profile was kept.
@@ -132,7 +135,6 @@ class ReportData:
     rollup: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     findings: tuple[Finding, ...] = ()
     verdict: str = ""
-    plan: str = ""
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     logdir: str | None = None

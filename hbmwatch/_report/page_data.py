@@ -122,8 +122,8 @@ def _largest(ops: Sequence[PeakOp], most: int | None) -> Sequence[int]:
 
 def _frames(op: PeakOp) -> tuple[str, ...]:
     """The stack of a buffer, each frame with its function where that is known."""
-    functions = op.functions or ("",) * len(op.stack)
-    named = zip(op.stack, functions, strict=True)
+    functions = (*op.functions, *("",) * len(op.stack))
+    named = zip(op.stack, functions)
     return tuple(f"{line}, in {function}" if function else line for line, function in named)
 
 

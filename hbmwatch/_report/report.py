@@ -11,7 +11,7 @@ from typing import Any
 from hbmwatch._records.report import ReportData
 from hbmwatch._report.json import fingerprint, rebuild_report, report_dict
 from hbmwatch._report.metrics import report_scalars
-from hbmwatch._report.text import report_text
+from hbmwatch._report.text import headline, report_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,13 @@ class OomReport(ReportData):
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"<OomReport: {headline(self).removeprefix('hbmwatch: ')}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How a terminal's IPython shows it."""
+        printer.text(repr(self) if cycle else self.text())
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-able values, under a "schema" version."""

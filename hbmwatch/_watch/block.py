@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
+from hbmwatch._watch.late import live_arrays, wait_for_new_arrays
 from hbmwatch._watch.step import watch_function
 from hbmwatch._watch.switch import is_disabled
 from hbmwatch._watch.types import P, R, Watched
@@ -28,6 +29,7 @@ class WatchContext:
     def __init__(self, settings: Settings, jit: bool, jit_kwargs: Mapping[str, Any]) -> None:
         self.report: OomReport | None = None
         self._disabled = False
+        self._before: dict[int, Any] = {}
         self._settings = settings
         self._jit = jit
         self._jit_kwargs = jit_kwargs
@@ -40,6 +42,9 @@ class WatchContext:
     def __enter__(self) -> WatchContext:
         """Watch a block of code.
 
+        The end of the block waits for the arrays that were made in it, unless sync="never", so that
+        what fails asynchronously is raised there.
+
         Raises:
             TypeError: The watch has arguments that only a decorated function can use.
         """
@@ -49,6 +54,7 @@ class WatchContext:
                 "these apply to a function that watch_hbm decorates"
             )
         self._disabled = is_disabled()
+        self._before = {} if self._disabled or self._settings.sync == "never" else live_arrays()
         return self
 
     def __exit__(
@@ -58,8 +64,21 @@ class WatchContext:
         traceback: TracebackType | None,
     ) -> None:
         """Explain an error of the block that is a device-memory OOM."""
-        if not isinstance(error, Exception) or self._disabled:
+        before, self._before = self._before, {}
+        if self._disabled:
             return
+        if kind is None and self._settings.sync != "never":
+            try:
+                wait_for_new_arrays(before)
+            except Exception as late:
+                self._explain(late)
+                raise
+        elif isinstance(error, Exception):
+            self._explain(error)
+
+    def _explain(self, error: Exception) -> None:
+        """Raise HbmOomError in place of an OOM, and remember its report."""
+        __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
         settings = replace(self._settings, on_oom=self._remember)
         report = raise_explained(error, FailedCall, settings)
         self.report = self.report if report is None else report
@@ -69,8 +88,6 @@ class WatchContext:
         names = sorted(self._jit_kwargs)
         if self._settings.capture == "always":
             names.append("capture='always'")
-        if self._settings.sync != "compile":
-            names.append(f"sync={self._settings.sync!r}")
         return names if self._jit else [*names, "jit=False"]
 
     def _remember(self, report: OomReport) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from hbmwatch._explain.errors import find_oom
+from hbmwatch._explain.errors import may_be_oom
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
 from hbmwatch._jax import compiles
@@ -89,6 +89,7 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
                         history.add(target, args, kwargs)
             return out
         except Exception as error:
+            __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
             must_wait = True
             with suppress(Exception):
                 if before != _compiles and compiled_since(before):
@@ -143,18 +144,10 @@ def _wait_once(out: Any, args: Any, kwargs: Any) -> bool:
         arrays = [x for x in leaves if isinstance(x, jax.Array) and not x.is_deleted()]
         jax.block_until_ready(arrays)
     except Exception as error:
-        if _may_be_oom(error):
+        if may_be_oom(error):
             raise
         log_failure("could not wait for the outputs", error)
     return False
-
-
-def _may_be_oom(error: Exception) -> bool:
-    """Whether it is an OOM, or there is not even enough memory left to find out."""
-    try:
-        return find_oom(error) is not None
-    except Exception:
-        return True
 
 
 def _wait_always(out: Any, args: Any, kwargs: Any) -> bool:

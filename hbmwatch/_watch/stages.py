@@ -12,7 +12,6 @@ from typing import Any
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
 from hbmwatch._watch.guard import CompileHistory, wrap_call
-from hbmwatch._watch.proving import shapes_of
 
 
 class Stage:
@@ -52,7 +51,8 @@ class Traced(Stage):
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the traced function, as jax.stages.Traced.lower does; the result is watched."""
-        return Lowered(self._stage.lower(*args, **kwargs), self._known, self._settings)
+        lower = explaining(self._stage.lower, self._settings)
+        return Lowered(lower(*args, **kwargs), self._known, self._settings)
 
 
 class Lowered(Stage):
@@ -72,6 +72,7 @@ class Lowered(Stage):
         try:
             compiled = self._stage.compile(*args, **kwargs)
         except Exception as error:
+            __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
             known = replace(known, compile_seconds=time.perf_counter() - start)
             raise_explained(error, lambda: known, self._settings)
             raise
@@ -107,10 +108,27 @@ def watched_stage(
 ) -> Callable[..., Any]:
     """The `lower` or `trace` of a jitted function, so that it returns a watched stage."""
 
+    explained = explaining(stage, settings)
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        found = stage(*args, **kwargs)
-        if settings.prove is None:
-            return proxy(found, known, settings)
-        return proxy(found, replace(known, given=shapes_of(args, kwargs)), settings)
+        return proxy(explained(*args, **kwargs), known, settings)
 
     return functools.update_wrapper(call, stage)
+
+
+def explaining(trace: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
+    """What traces a function, so that an OOM of a program that runs meanwhile is explained.
+
+    The program that failed is another one than the function's, which is not lowered yet.
+    """
+
+    @functools.wraps(trace)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return trace(*args, **kwargs)
+        except Exception as error:
+            __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
+            raise_explained(error, FailedCall, settings)
+            raise
+
+    return traced

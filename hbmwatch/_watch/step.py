@@ -14,7 +14,7 @@ from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._jax.compiles import since_lowering
 from hbmwatch._watch.guard import CompileHistory, wrap_call
 from hbmwatch._watch.jitted import function_name, holds_jitted, is_traced, lower_of
-from hbmwatch._watch.stages import Lowered, Traced, watched_stage
+from hbmwatch._watch.stages import Lowered, Traced, explaining, watched_stage
 from hbmwatch._watch.switch import is_disabled
 
 
@@ -60,9 +60,10 @@ def _watched(fun: Callable[..., Any], target: Any, settings: Settings) -> Any:
         watched.trace = watched_stage(target.trace, Traced, known, settings)
     if lower is not None:
         watched.lower = watched_stage(lower, Lowered, known, settings)
-    for attribute in ("eval_shape", "clear_cache"):
-        if hasattr(target, attribute):
-            setattr(watched, attribute, getattr(target, attribute))
+    if hasattr(target, "eval_shape"):
+        watched.eval_shape = explaining(target.eval_shape, settings)
+    if hasattr(target, "clear_cache"):
+        watched.clear_cache = target.clear_cache
     watched.watched_alike = functools.partial(_watched, fun, settings=settings)
     return watched
 

@@ -102,6 +102,24 @@ def frees(step: Callable[[jax.Array], Any]) -> bool:
     return gone() is None
 
 
+def test_a_kept_error_without_its_traceback_keeps_no_array() -> None:
+    """As with the error of a bare jit: a search for the batch size keeps the error alone."""
+
+    def failure(step: Callable[[jax.Array], Any]) -> tuple[Exception, weakref.ref[Any]]:
+        x = jnp.ones(8)
+        try:
+            step(x)
+        except jax.errors.JaxRuntimeError as error:
+            return error, weakref.ref(x)
+        raise AssertionError("it did not fail")
+
+    for step in (watch_hbm(fill), in_a_block):
+        error, array = failure(step)
+        error.__traceback__ = None
+        gc.collect()
+        assert array() is None
+
+
 def reached(start: object) -> Iterator[object]:
     """Everything that an object holds, but for modules and classes."""
     seen: set[int] = set()

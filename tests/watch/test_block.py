@@ -63,13 +63,10 @@ def test_a_switch_that_becomes_wrong_inside_a_block_is_not_seen(
 UNUSABLE: dict[str, dict[str, Any]] = {
     "donate_argnums": {"donate_argnums": 0},
     "capture='always'": {"capture": "always"},
-    "sync='always'": {"sync": "always"},
-    "sync='never'": {"sync": "never"},
     "jit=False": {"jit": False},
-    "keep_unused, capture='always', sync='always', jit=False": {
+    "keep_unused, capture='always', jit=False": {
         "keep_unused": True,
         "capture": "always",
-        "sync": "always",
         "jit": False,
     },
 }
@@ -94,3 +91,42 @@ def test_a_block_can_report_from_the_message_alone(tmp_path: Path) -> None:
     assert caught.value.summary is None
     assert caught.value.message.requested_bytes == PETABYTE
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_end_of_a_block_waits_for_what_was_made_in_it() -> None:
+    """What was dispatched inside fails there, with its report; the result need not be used."""
+    step = jax.jit(lambda x: fill(x) @ jnp.ones(SIDE))
+
+    with pytest.raises(HbmOomError) as caught, watch_hbm() as watch:
+        kept = step(SMALL)
+
+    assert watch.report is caught.value.report
+    assert caught.value.summary is not None
+    assert caught.value.summary.peak_bytes >= PETABYTE
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        kept.block_until_ready()
+
+
+def test_a_block_does_not_wait_for_arrays_from_before() -> None:
+    """A poisoned array that exists already is not the block's failure."""
+    poisoned = jax.jit(lambda x: fill(x) @ jnp.ones(SIDE))(SMALL)
+
+    with watch_hbm() as watch:
+        made = jnp.sin(SMALL)
+
+    assert watch.report is None
+    assert float(made[0]) == pytest.approx(0.8414709)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        poisoned.block_until_ready()
+
+
+def test_a_block_that_never_waits_does_not_fail() -> None:
+    """With sync="never" the failure appears where the user waits."""
+    step = jax.jit(lambda x: fill(x) @ jnp.ones(SIDE))
+
+    with watch_hbm(sync="never") as watch:
+        kept = step(SMALL)
+
+    assert watch.report is None
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        kept.block_until_ready()

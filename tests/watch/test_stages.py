@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import watch_hbm
-from tests.live import SMALL, fails, fill_donated
+from hbmwatch import HbmOomError, watch_hbm
+from tests.live import SMALL, fails, fill, fill_donated
 
 
 def test_a_watched_step_has_the_stages_of_a_jitted_one() -> None:
@@ -88,3 +88,22 @@ def refused(program: Any, wrong: str) -> tuple[type[Exception], str]:
     with pytest.raises((TypeError, ValueError)) as caught:
         program(*WRONG[wrong])
     return type(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("stage", ["lower", "trace", "eval_shape"])
+def test_an_oom_while_a_step_is_traced_is_explained(stage: str) -> None:
+    """A program that runs while the step is traced is not the step."""
+    filled = jax.jit(fill)
+
+    @watch_hbm
+    def step(x: jax.Array) -> jax.Array:
+        with jax.ensure_compile_time_eval():
+            jax.block_until_ready(filled(jnp.ones(8)))
+        return x + 1
+
+    with pytest.raises(HbmOomError) as caught:
+        getattr(step, stage)(SMALL)
+
+    assert caught.value.report.function == ""
+    assert caught.value.summary is not None
+    assert caught.value.summary.module == "jit_fill"

@@ -1,0 +1,48 @@
+"""`%load_ext hbmwatch` in a real IPython shell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("IPython")
+pytestmark = pytest.mark.slow
+
+CELLS = """
+import jax, jax.numpy as jnp
+def fill(x): return jnp.broadcast_to(x[0], (2**24, 2**24)) + 1
+%load_ext hbmwatch
+y = jax.block_until_ready(jax.jit(fill)(jnp.ones(8)))
+print("next cell")
+int("no number")
+from hbmwatch import watch_hbm
+z = watch_hbm(fill)(jnp.ones(8))
+%unload_ext hbmwatch
+y = jax.block_until_ready(jax.jit(fill)(jnp.ones(8)))
+"""
+
+
+def test_an_oom_in_a_cell_shows_its_report(tmp_path: Path) -> None:
+    """Of a bare jit and of a watched step, once each; other errors are shown as ever."""
+    command = [
+        sys.executable,
+        "-m",
+        "IPython",
+        "--simple-prompt",
+        "--no-banner",
+        "--colors=NoColor",
+    ]
+    shell = subprocess.run(
+        command, input=CELLS, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=280
+    )
+
+    cells = shell.stdout.split("In [")
+    reports = [cell.count("Largest buffers at the peak") for cell in cells]
+    assert sum(reports) == 2, shell.stdout
+    (bare, watched) = [cell for cell, count in zip(cells, reports, strict=True) if count]
+    assert "jit_fill: 1.00 PiB" in bare and "jit_fill: 1.00 PiB" in watched
+    assert "next cell" in shell.stdout
+    assert "invalid literal for int()" in shell.stdout
