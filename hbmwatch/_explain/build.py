@@ -70,8 +70,12 @@ def build_report(message: OomMessage, failed: FailedCall, settings: Settings) ->
     captured = None
     if settings.capture != "never":
         captured = problems.try_or_default("memory peak", None, capture, message, failed, lowered)
+    plan = ""
+    if settings.prove is not None and message.phase == "compile":
+        plan = problems.try_or_default("plan", "", settings.prove, failed)
     with _without_collections():
         report = _report(message, failed, settings, lowered, captured, problems)
+        report = dataclasses.replace(report, plan=plan)
         report = dataclasses.replace(report, missing=tuple(problems))
         if report.run is not None:
             problems.try_or_default("stored report", None, store_report, report, Path(report.run))

@@ -21,6 +21,7 @@ class Settings:
 
     Attributes:
         exits: Whether the process exits after the report, for on_oom="exit".
+        prove: Returns what a plan finds for a call that did not compile; None without `prove=`.
     """
 
     logdir: str | None
@@ -29,6 +30,7 @@ class Settings:
     top: int
     on_oom: Callable[[OomReport], object] | None
     exits: bool = False
+    prove: Callable[[FailedCall], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +47,8 @@ class FailedCall:
         compiler_options: The options that the failing compile was given.
         args: The call's positional arguments.
         kwargs: The call's keyword arguments.
+        given: The arguments of a call that was lowered ahead of time, by shapes; None where they
+            are not known.
         outputs: What the call returned, where it failed asynchronously; None where it returned
             nothing.
         previous: The argument leaves of earlier compiles of the function, oldest first.
@@ -61,6 +65,7 @@ class FailedCall:
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
     outputs: Any = None
     previous: tuple[tuple[Leaf, ...], ...] = ()
     compile_seconds: float = 0.0

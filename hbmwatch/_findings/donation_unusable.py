@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hbmwatch._analysis.facts import Argument, Output, ProgramFacts
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import DONATION, list_some, plural
-from hbmwatch._findings.rows import rows_of
+from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.shardings import tiles
@@ -38,7 +39,11 @@ class Mismatch(NamedTuple):
 
 def find(facts: ProgramFacts) -> Finding | None:
     """Arguments that are donated without effect."""
-    mismatches = [_mismatch(facts, argument) for argument in _unused_donations(facts)]
+    mismatches: list[Mismatch] = []
+    free = [output for output in facts.outputs if not output.aliased]
+    for argument in _unused_donations(facts):
+        mismatches.append(_mismatch(free, argument))
+        free = [output for output in free if output is not mismatches[-1].output]
     if not mismatches:
         return None
     saves = sum(m.output.size_bytes for m in mismatches if m.output is not None)
@@ -51,7 +56,10 @@ def find(facts: ProgramFacts) -> Finding | None:
         remedy="Return the donated leaves with the dtype, shape and sharding that they had as "
         "arguments (cast the update back, set out_shardings), so that donate_argnums takes effect.",
         saves_bytes=saves or total,
-        buffers=rows_of(facts, (m.argument for m in mismatches)),
+        buffers=[
+            *rows_of_outputs(facts, (m.output for m in mismatches if m.output is not None)),
+            *rows_of(facts, (m.argument for m in mismatches if m.output is None)),
+        ],
     )
 
 
@@ -67,9 +75,13 @@ def _unused_donations(facts: ProgramFacts) -> list[Argument]:
     ]
 
 
-def _mismatch(facts: ProgramFacts, argument: Argument) -> Mismatch:
-    """Why no output reuses the memory of an argument: the first of these reasons that holds."""
-    free = [output for output in facts.outputs if not output.aliased]
+def _mismatch(free: Sequence[Output], argument: Argument) -> Mismatch:
+    """Why no output reuses the memory of an argument: the first of these reasons that holds.
+
+    Args:
+        free: The outputs that could: they reuse no argument's memory.
+        argument: The argument.
+    """
     same = [o for o in free if o.leaf is not None and same_leaf(argument.path, o.path)]
     for output in [*same, *free]:
         if output.dims == argument.dims and output.element_type != argument.element_type:

@@ -99,7 +99,13 @@ def _are_rows(factors: Sequence[HloInstructionProto | None], size: int) -> bool:
 
 
 def combines_two_arrays(candidate: Candidate) -> bool:
-    """Whether two smaller arrays are broadcast along different dimensions."""
+    """Whether two smaller arrays are broadcast along different dimensions.
+
+    In the gradient of a layer they are, too: it has the dimensions of the layer's weights.
+    """
+    facts, dims = candidate.facts, sorted(candidate.first.dims)
+    if facts.buffers.differentiated and any(sorted(a.dims) == dims for a in facts.arguments):
+        return False
     ends = [end.instruction for end in candidate.ends]
     spread = [end for end in ends if end.opcode == "broadcast"]
     if not spread or not {end.opcode for end in ends} <= {"broadcast", "iota"}:

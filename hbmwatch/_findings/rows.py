@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from hbmwatch._analysis.facts import Argument, Output, ProgramFacts
 
+# Between an output and what computes it are an entry of a tuple, and a copy.
+MOST_MOVES = 3
+
 
 def rows_of(facts: ProgramFacts, arguments: Iterable[Argument]) -> list[str]:
     """The instructions of arguments that have a row in the summary, as it names them."""
@@ -17,9 +20,17 @@ def rows_of(facts: ProgramFacts, arguments: Iterable[Argument]) -> list[str]:
 
 def rows_of_outputs(facts: ProgramFacts, outputs: Iterable[Output]) -> list[str]:
     """The instructions of outputs that have a row in the summary, as it names them."""
-    rows: dict[str, list[str]] = {}
-    for op in facts.summary.ops:
-        if op.kind == "output":
-            rows.setdefault(op.instruction.partition("{")[0], []).append(op.instruction)
-    makers = {o.instruction.name: None for o in outputs if o.instruction is not None}
-    return [row for name in makers for row in rows.get(name, ())]
+    rows = {op.instruction for op in facts.summary.ops if op.kind == "output"}
+    found: dict[str, None] = {}
+    for output in outputs:
+        made = output.instruction
+        index = f"{{{output.index}}}"
+        for _ in range(MOST_MOVES):
+            if made is None or made.name in rows or made.name + index in rows:
+                break
+            if made.opcode == "get-tuple-element":
+                index = f"{{{made.tuple_index}}}"
+            made = facts.buffers.graph.first(made)
+        if made is not None:
+            found |= dict.fromkeys({made.name, made.name + index} & rows)
+    return list(found)

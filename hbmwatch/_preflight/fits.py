@@ -136,7 +136,7 @@ def fit_of(
     """
     summary = compiled.summary
     fitting = _verdict(compiled, target, limit_bytes)
-    limit, limit_note = _limit(compiled, target, limit_bytes)
+    limit, limit_note = _limit(compiled, target, limit_bytes, fitting)
     error = compiled.error.strip().splitlines()[0] if compiled.error.strip() else ""
     if fitting is None and not error:
         error = LIMIT_UNKNOWN.format(target)
@@ -156,7 +156,9 @@ def fit_of(
     )
 
 
-def _limit(compiled: Compiled, target: Target, limit_bytes: int | None) -> tuple[int | None, str]:
+def _limit(
+    compiled: Compiled, target: Target, limit_bytes: int | None, fitting: bool | None
+) -> tuple[int | None, str]:
     """The limit that decided, and what it rests on.
 
     A limit above the device's own does not decide where the compiler refused.
@@ -165,23 +167,30 @@ def _limit(compiled: Compiled, target: Target, limit_bytes: int | None) -> tuple
     device = target.limit_bytes if target.limit_bytes is not None else refused_at
     note = target.limit_note if target.limit_bytes is not None else ""
     is_device = limit_bytes is None or (
-        compiled.accepted is False and device is not None and device < limit_bytes
+        fitting is False
+        and (compiled.accepted is False or target.platform == "tpu")
+        and device is not None
+        and device < limit_bytes
     )
     return (device, note) if is_device else (limit_bytes, "")
 
 
 def _verdict(compiled: Compiled, target: Target, limit_bytes: int | None) -> bool | None:
-    """Whether it fits: by the compiler, or by the limit if the compiler checks none."""
+    """Whether it fits: by the compiler, or by the limit if the compiler checks none.
+
+    A libtpu whose limit was not measured may check less than the total: 0.0.17 leaves out outputs.
+    """
     if not compiled.accepted:
         return compiled.accepted
-    limit = limit_bytes
-    if limit is None:
-        if target.platform == "tpu":
-            return True
-        limit = target.limit_bytes
-    if limit is None or compiled.total_bytes is None:
+    is_tpu = target.platform == "tpu"
+    is_own = limit_bytes is None or (is_tpu and bool(target.limit_note))
+    if limit_bytes is None and is_tpu and (not target.limit_note or compiled.total_bytes is None):
+        return True
+    limits = [limit_bytes, target.limit_bytes if is_own else None]
+    known = [limit for limit in limits if limit is not None]
+    if not known or compiled.total_bytes is None:
         return None
-    return compiled.total_bytes + (compiled.code_bytes or 0) <= limit
+    return compiled.total_bytes + (compiled.code_bytes or 0) <= min(known)
 
 
 def _code_bytes(compiled: Compiled, limit: int | None) -> int | None:

@@ -117,6 +117,7 @@ class ReportData:
         findings: Remedies, ranked.
         verdict: What all findings free together at most, and whether it is enough; "" if no limit
             is known or nothing failed.
+        plan: What a plan found, with `watch_hbm(..., prove=...)`; "" if none was asked for.
         notes: Background that frees no memory by itself.
         missing: A sentence for each thing that is unavailable, and why.
         logdir: The folder for `xprof --logdir`; None if no profile was kept.
@@ -135,6 +136,7 @@ class ReportData:
     rollup: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     findings: tuple[Finding, ...] = ()
     verdict: str = ""
+    plan: str = ""
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     logdir: str | None = None

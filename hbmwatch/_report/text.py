@@ -141,7 +141,19 @@ def report_text(report: ReportData, top: int = 10) -> str:
         lines += wrapped(f"report: {clean(command, 230)}", whole_words=True)
     lines += wrapped(clean(_versions(report), 300))
     lines += _links(report.message)
+    lines += _plan_lines(report)
     return "\n".join(lines)
+
+
+def _plan_lines(report: ReportData) -> list[str]:
+    """What a plan found; without one, how to ask for it."""
+    if report.plan:
+        return wrapped(f"plan: {clean(report.plan, 6 * WIDTH)}")
+    is_program = report.message.phase == "compile" and report.message.memory_space == "hbm"
+    if not is_program or not report.function:
+        return []
+    name = clean(report.function, 40)
+    return wrapped(f"plan: hbmwatch.plan({name}, ...) looks for a change with which it fits")
 
 
 def _process_line(process: Process | None) -> list[str]:

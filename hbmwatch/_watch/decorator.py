@@ -14,6 +14,7 @@ import jax
 
 from hbmwatch._explain.failure import Capture, Settings, Sync
 from hbmwatch._watch.block import WatchContext
+from hbmwatch._watch.proving import prover
 from hbmwatch._watch.step import quoted, watch_function
 from hbmwatch._watch.types import Logdir, P, R, Watched
 
@@ -35,6 +36,7 @@ def watch_hbm(
     jit: bool = True,
     top: int = 10,
     on_oom: Callable[[OomReport], object] | Literal["exit"] | None = None,
+    prove: float | None = None,
     **jit_kwargs: Any,
 ) -> Watched[P, R]: ...
 
@@ -50,6 +52,7 @@ def watch_hbm(
     jit: bool = True,
     top: int = 10,
     on_oom: Callable[[OomReport], object] | Literal["exit"] | None = None,
+    prove: float | None = None,
     **jit_kwargs: Any,
 ) -> WatchContext: ...
 
@@ -64,6 +67,7 @@ def watch_hbm(
     jit: bool = True,
     top: int = 10,
     on_oom: Callable[[OomReport], object] | Literal["exit"] | None = None,
+    prove: float | None = None,
     **jit_kwargs: Any,
 ) -> Any:
     """Watch a step: when it runs out of device memory, HbmOomError says what filled the memory.
@@ -93,6 +97,8 @@ def watch_hbm(
         on_oom: Called with the OomReport before HbmOomError is raised. With "exit" the process
             prints the error and exits at once with status 86, and runs no exit handlers: a process
             of a distributed job would wait at its exit for processes that wait for it.
+        prove: Seconds that hbmwatch.plan gets to look for a change with which a step fits that the
+            compiler rejects; its report then ends with the best one. None: it is not asked.
         **jit_kwargs: Keyword arguments of jax.jit.
 
     Returns:
@@ -105,7 +111,8 @@ def watch_hbm(
         TypeError: A keyword that neither watch_hbm nor jax.jit has; keywords of jax.jit for a
             function that is already jitted, or with jit=False; a generator or coroutine function;
             a `top` that is no int; `logdir` given twice.
-        ValueError: An unknown `capture` or `sync`, a negative `top`, or a value of HBMWATCH_DISABLE
+        ValueError: An unknown `capture` or `sync`, a negative `top`, a `prove` that is no number of
+            seconds above 0, or a value of HBMWATCH_DISABLE
             that is neither true nor false.
     """
     if isinstance(fun, (str, os.PathLike)):
@@ -128,7 +135,9 @@ def watch_hbm(
     if isinstance(on_oom, str) and on_oom != "exit":
         raise ValueError(f"on_oom={on_oom!r}: give a function or 'exit'")
     calls = None if on_oom == "exit" else on_oom
-    settings = Settings(folder, capture, sync, top, calls, exits=on_oom == "exit")
+    settings = Settings(
+        folder, capture, sync, top, calls, exits=on_oom == "exit", prove=prover(prove)
+    )
     if fun is None:
         return WatchContext(settings, jit, jit_kwargs)
     return watch_function(fun, settings, jit, jit_kwargs)

@@ -12,6 +12,7 @@ from typing import Any
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
 from hbmwatch._watch.guard import CompileHistory, wrap_call
+from hbmwatch._watch.proving import shapes_of
 
 
 class Stage:
@@ -111,7 +112,10 @@ def watched_stage(
     explained = explaining(stage, settings)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return proxy(explained(*args, **kwargs), known, settings)
+        found = explained(*args, **kwargs)
+        if settings.prove is None:
+            return proxy(found, known, settings)
+        return proxy(found, replace(known, given=shapes_of(args, kwargs)), settings)
 
     return functools.update_wrapper(call, stage)
 

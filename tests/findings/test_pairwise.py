@@ -90,3 +90,17 @@ def test_pairs_that_an_index_selects(rows: int, beside: str, slug: str | None) -
     assert pairwise.GATHERED_WEIGHT == 2.1
     assert classified(facts) == slug
     assert found(facts) == ([slug, "padding"] if slug is not None else ["padding"])
+
+
+@pytest.mark.parametrize(("trains", "slug"), [(True, None), (False, "pairwise")])
+def test_the_gradient_of_a_layer_is_no_pairs(trains: bool, slug: str | None) -> None:
+    """It is an outer product, too, in the shape of the layer's weights."""
+    hlo = Hlo()
+    x, g = hlo.parameter(512, path="x"), hlo.parameter(1024, path="g")
+    hlo.parameter(1024, 512, path="w")
+    rows = hlo.add("broadcast", x, dims=(512, 1024))
+    columns = hlo.add("broadcast", g, dims=(512, 1024))
+    name = "jit(f)/transpose(jvp())/mul" if trains else "jit(f)/mul"
+    made = hlo.add("multiply", rows, columns, dims=(512, 1024), name=name)
+
+    assert classified(hlo.facts((made,))) == slug

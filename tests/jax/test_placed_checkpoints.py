@@ -54,6 +54,7 @@ def _plain(a: Any) -> Any:
 # One for each kind of JAX's code that they go through; the others take half a minute.
 QUICK = ("jax.value_and_grad", "layers by scan", "custom_vjp")
 VALUES = [pytest.param(s, marks=[] if s in QUICK else pytest.mark.slow) for s in STYLES]
+WITH_X64: Any = jax if hasattr(jax, "enable_x64") else jax.experimental  # where it is
 FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
@@ -95,19 +96,23 @@ def test_groups_of_calls_keep_the_gradients(scanned: bool) -> None:
     def scanned_loss(weights: Any, x: Any) -> Any:
         carry = (x, jnp.int32(0))
         carry, ys = jax.lax.scan(
-            lambda c, w: ((block(c[0], w) * 0.5, c[1] + 1), c[0][0]), carry, weights, reverse=True
+            lambda c, w: ((block(c[0], w) * 0.5, c[1] + 1), c[0][0]),
+            carry,
+            weights,
+            reverse=True,
         )
         return jnp.mean(carry[0] ** 2) * carry[1] + jnp.sum(ys)
 
-    weights = jax.random.normal(jax.random.key(0), (9, 8, 8)) * 0.3
-    args: Any = (weights if scanned else list(weights), jnp.ones((256, 8)))
-    loss = scanned_loss if scanned else unrolled_loss
-    step = jax.jit(lambda *args: jax.value_and_grad(loss)(*args), compiler_options=FAST_COMPILE)
+    with WITH_X64.enable_x64(True):  # the rounding of float32 grows from layer to layer
+        weights = jax.random.normal(jax.random.key(0), (9, 8, 8)) * 0.3
+        args: Any = (weights if scanned else list(weights), jnp.ones((64, 8)))
+        loss = scanned_loss if scanned else unrolled_loss
+        step = jax.jit(lambda *args: jax.value_and_grad(loss)(*args), compiler_options=FAST_COMPILE)
 
-    changed = placed(step, next(p for p in candidates(step, *args) if p.group > 1))
+        changed = placed(step, next(p for p in candidates(step, *args) if p.group > 1))
 
-    assert checkpoints(changed, *args) == (3 if scanned else 9 + 9 + 3)
-    assert largest_error(changed(*args), step(*args)) <= 1e-5
+        assert checkpoints(changed, *args) == (3 if scanned else 9 + 9 + 3)
+        assert largest_error(changed(*args), step(*args)) <= 1e-12
 
 
 @pytest.mark.slow

@@ -10,8 +10,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import fits, verify
+from hbmwatch import PeakOp, fits, verify
+from hbmwatch._preflight.assigned import Compiled
+from hbmwatch._preflight.fits import fit_of
+from hbmwatch._preflight.targets import Target
 from tests.preflight import steps
+from tests.preflight.test_budget import summary
 
 MIB, GIB = 2**20, 2**30
 
@@ -44,12 +48,12 @@ def test_what_fits_a_tpu_has_its_peak_and_what_is_left() -> None:
 @pytest.mark.tpu
 def test_what_does_not_fit_a_tpu_is_refused_by_its_compiler() -> None:
     """The compiler's refusal is final, and its report has peak and message."""
-    fit = fits(add_one, x_of(10 * 1024), on="v5e", proof="assigned")
+    fit = fits(add_one, x_of(50 * 1024), on="v5e")
 
     assert (fit.fits, fit.proof) == (False, "compiled")
-    assert fit.total_bytes == pytest.approx(20 * GIB, abs=MIB)
+    assert fit.total_bytes == pytest.approx(100 * GIB, abs=MIB)
     assert fit.report.message.phase == "compile"
-    assert str(fit).startswith("does not fit v5e: needs 20")
+    assert str(fit).startswith("does not fit v5e: needs 100")
     assert json.loads(json.dumps(fit.to_dict()))["fits"] is False
 
 
@@ -124,6 +128,27 @@ def test_a_limit_above_the_devices_own_does_not_hide_it() -> None:
     assert (fit.fits, fit.limit_bytes) == (False, 16126 * MIB)
     assert fit.left_bytes is not None and fit.left_bytes < 0
     assert "4.25 GiB over the limit" in str(fit)
+
+
+@pytest.mark.parametrize(
+    ("note", "limit_bytes", "expected"),
+    [
+        ("", None, (True, 4 * MIB)),
+        ("", 8 * MIB, (True, 8 * MIB)),
+        ("", 2 * MIB, (False, 2 * MIB)),
+        ("measured with another libtpu", None, (False, 4 * MIB)),
+        ("measured with another libtpu", 8 * MIB, (False, 4 * MIB)),
+        ("measured with another libtpu", 2 * MIB, (False, 2 * MIB)),
+    ],
+)
+def test_a_libtpu_that_was_not_measured_may_check_less_than_the_limit(
+    note: str, limit_bytes: int | None, expected: tuple[bool, int]
+) -> None:
+    """It accepted 6 MiB: if its limit is known, that is the verdict, and otherwise the limit is."""
+    accepted = Compiled(True, "compiled", summary=summary(PeakOp("add", size_bytes=6 * MIB)))
+    fit = fit_of(None, Target("v5e", "tpu", 1, 4 * MIB, note), accepted, limit_bytes)
+
+    assert (fit.fits, fit.limit_bytes) == expected
 
 
 def test_a_step_may_have_any_name() -> None:

@@ -14,7 +14,7 @@ def bare(x: jax.Array, n: int = 1) -> jax.Array:
     return x * n
 
 
-@watch_hbm(donate_argnums=0, on_oom=print)
+@watch_hbm(donate_argnums=0, on_oom=print, prove=60)
 def with_keywords(x: jax.Array) -> tuple[jax.Array, float]:
     return x, 1.0
 

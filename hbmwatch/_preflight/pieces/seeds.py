@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 from hbmwatch._preflight.pieces.program import Program, Value, flatten
 
+_FILLS = ("broadcast_in_dim", "iota")
+
 
 @dataclass(frozen=True, slots=True)
 class Seed:
@@ -36,7 +38,8 @@ def seeds(closed: Any, *, most: int = 40) -> tuple[Seed, ...]:
     """The cuts that are worth a try, the most promising first.
 
     The largest values come first, for they must shrink. The first value of a shape stands for all
-    of that shape. The arguments follow, largest first.
+    of that shape. The arguments follow, largest first. A constant that is broadcast has no cut: no
+    other value would be made in its pieces.
 
     Args:
         closed: The jaxpr of the step, after differentiation.
@@ -50,7 +53,8 @@ def _ordered(program: Program) -> Iterator[Value]:
     """The values to cut, each shape once."""
     used = {*program.outputs, *(v for node in program.nodes for v in node.inputs)}
     values = sorted((v for v in program.values if v in used), key=lambda v: -v.nbytes)
-    made = [v for v in values if v.node is not None]
+    filled = _filled(program)
+    made = [v for v in values if v.node is not None and v not in filled]
     arguments = [v for v in values if v in program.inputs]
     largest = arguments[0].nbytes if arguments else 0
     seen: set[tuple[Any, ...]] = set()
@@ -59,6 +63,16 @@ def _ordered(program: Program) -> Iterator[Value]:
         if key not in seen and not jnp.issubdtype(value.dtype, jnp.bool_):
             seen.add(key)
             yield value
+
+
+def _filled(program: Program) -> set[Value]:
+    """The values that only fill an array, with a constant or with the numbers of its elements."""
+    varying = set(program.inputs)
+    for node in program.nodes:
+        if any(value in varying for value in node.inputs):
+            varying.update(node.outputs)
+    fills = (node for node in program.nodes if node.name in _FILLS)
+    return {value for node in fills for value in node.outputs if value not in varying}
 
 
 def _of(program: Program, value: Value) -> Iterator[Seed]:

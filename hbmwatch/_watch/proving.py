@@ -1,0 +1,51 @@
+"""What a plan finds for a call that did not compile, for `watch_hbm(..., prove=...)`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from hbmwatch._explain.failure import FailedCall
+
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def prover(seconds: float | None) -> Callable[[FailedCall], str] | None:
+    """Makes the sentence for a failed call, in at most so many seconds; None without seconds.
+
+    Raises:
+        ValueError: The seconds are not a number above 0.
+    """
+    if seconds is None:
+        return None
+    if not (isinstance(seconds, (int, float)) and seconds > 0):
+        raise ValueError(f"prove must be a number of seconds above 0, not {seconds!r}")
+    return functools.partial(_proved, seconds=seconds)
+
+
+def _proved(failed: FailedCall, seconds: float) -> str:
+    """The best change that a plan finds, or that it found none."""
+    from hbmwatch._preflight.plan import plan  # it loads what only a plan needs
+
+    given = failed.given or shapes_of(failed.args, failed.kwargs)
+    if failed.function_object is None or not jax.tree.leaves(given):
+        return ""
+    args, kwargs = given
+    found = plan(failed.function_object, *args, seconds=seconds, **kwargs)
+    row = found.best or next((row for row in found.rows if row.fits), None)
+    if row is None:
+        ended = f"; the search ended early: {found.error}" if found.error else ""
+        return f"{len(found.rows)} changes were tried, and none fits{ended}"
+    code = "; ".join(row.code.splitlines())
+    return f"{' + '.join(row.changes)} {row.fit}. Write: {code}. Values: {row.values}"
+
+
+def shapes_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
+    """The arguments of a call with arrays by their shapes, so that nothing holds the arrays."""
+    from hbmwatch._preflight.changes.call import shape_of
+
+    shaped: Given = jax.tree.map(shape_of, (args, dict(kwargs)))
+    return shaped
