@@ -23,27 +23,28 @@ def _run(options: argparse.Namespace) -> int:
     from hbmwatch._report.diff import diff_dict, diff_text
 
     with progress("reading the two peaks"):
-        before, after = (_peak(path, options) for path in (options.a, options.b))
+        (before, limit), (after, other) = (_peak(path, options) for path in (options.a, options.b))
     if options.json:
         print_json(diff_dict(before, after))
     else:
-        print(diff_text(before, after, options.top))
+        print(diff_text(before, after, options.top, limit if limit is not None else other))
     return DONE
 
 
-def _peak(path: str, options: argparse.Namespace) -> PeakSummary:
-    """The peak in a profile, or in a report that was saved as JSON."""
+def _peak(path: str, options: argparse.Namespace) -> tuple[PeakSummary, int | None]:
+    """The peak in a profile, or in a report that was saved as JSON, and the limit in a report."""
     if not _is_saved_report(path):
         from hbmwatch._profiles.load import load_peak_summary
 
-        return load_peak_summary(path, module=options.module, memory_space=options.memory_space)
+        space = options.memory_space
+        return load_peak_summary(path, module=options.module, memory_space=space), None
     try:
         report = OomReport.from_dict(json.loads(read_text(path)))
     except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
         raise CommandError(f"{path} is not a saved hbmwatch report: {error}") from error
     if report.summary is None:
         raise CommandError(f"the report in {path} has no memory peak")
-    return report.summary
+    return report.summary, report.breakdown.get("limit", report.message.limit_bytes)
 
 
 def _is_saved_report(path: str) -> bool:

@@ -93,7 +93,7 @@ def find(facts: ProgramFacts) -> list[Finding]:
         padded = candidate.first.op.expansion >= LEAST_PADDED_EXPANSION
         if advice is not None and (advice.even_if_padded or not padded):
             classified.setdefault(advice.slug, (advice, []))[1].append(candidate)
-    scores = [c for c in _families(facts) if _is_per_layer(c) and attention_scores.is_kept(c)]
+    scores = [c for c in facts.once(_families) if _is_per_layer(c) and attention_scores.is_kept(c)]
     if scores:
         advice = attention_scores.KEPT_ADVICE
         classified.setdefault(advice.slug, (advice, []))[1].extend(scores)
@@ -105,7 +105,9 @@ def candidates(facts: ProgramFacts) -> list[Candidate]:
 
     Residuals and what a jax.checkpoint recomputes are left to the findings on them.
     """
-    return [c for c in _families(facts) if not (_is_per_layer(c) or is_recomputed(c.first.context))]
+    return [
+        c for c in facts.once(_families) if not (_is_per_layer(c) or is_recomputed(c.first.context))
+    ]
 
 
 def _is_per_layer(candidate: Candidate) -> bool:

@@ -74,7 +74,7 @@ def _is_part(facts: ProgramFacts, outer: Calls) -> bool:
     forward = (i for some in running for i in some if is_forward(i.metadata.op_name))
     sample = list(itertools.islice(forward, SAMPLED_INSTRUCTIONS))
     inside = (inner for one in sample for inner in facts.buffers.graph.everything_in(one))
-    for instruction in (*sample, *inside):
+    for instruction in itertools.chain(sample, inside):
         calls = _calls(facts.program.stack(instruction))
         if calls and calls[-len(outer) :] != outer and is_forward(instruction.metadata.op_name):
             return True

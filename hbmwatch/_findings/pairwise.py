@@ -103,9 +103,6 @@ def combines_two_arrays(candidate: Candidate) -> bool:
 
     In the gradient of a layer they are, too: it has the dimensions of the layer's weights.
     """
-    facts, dims = candidate.facts, sorted(candidate.first.dims)
-    if facts.buffers.differentiated and any(sorted(a.dims) == dims for a in facts.arguments):
-        return False
     ends = [end.instruction for end in candidate.ends]
     spread = [end for end in ends if end.opcode == "broadcast"]
     if not spread or not {end.opcode for end in ends} <= {"broadcast", "iota"}:
@@ -118,4 +115,12 @@ def combines_two_arrays(candidate: Candidate) -> bool:
         if source is not None and elements(source.shape) * LEAST_COPIES <= elements(end.shape):
             sizes.append(elements(source.shape))
     whole = elements(spread[0].shape)
-    return len(sizes) > 1 and math.prod(sorted(sizes)[-2:]) >= whole
+    if len(sizes) < 2 or math.prod(sorted(sizes)[-2:]) < whole:
+        return False
+    return not (candidate.facts.buffers.differentiated and _has_shape_of_argument(candidate))
+
+
+def _has_shape_of_argument(candidate: Candidate) -> bool:
+    """Whether an argument has the dimensions of the buffer, in any order."""
+    dims = sorted(candidate.first.dims)
+    return any(sorted(argument.dims) == dims for argument in candidate.facts.arguments)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.fitting_batch import fitting_length
+from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 
@@ -48,9 +49,8 @@ def verdict(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
 
 def freed_together(facts: ProgramFacts, findings: Sequence[Finding]) -> int:
     """The bytes that the findings free together at most; what several free is counted once."""
-    total = sum(op.size_bytes for op in facts.summary.ops)
     beside = sum(f.saves_bytes or 0 for f in findings if f.slug == _BESIDE)
-    return total - left_bytes(facts, findings) + beside
+    return sum(facts.once(_all_bytes).values()) - left_bytes(facts, findings) + beside
 
 
 def left_bytes(facts: ProgramFacts, findings: Sequence[Finding], kind: str = "") -> int:
@@ -64,34 +64,78 @@ def left_bytes(facts: ProgramFacts, findings: Sequence[Finding], kind: str = "")
         findings: Its findings.
         kind: The kind of buffers that count, unless they scale with the batch; "" for all buffers.
     """
-    left = _left_shares(facts, findings)
-    scaling = {live.op.instruction for live in facts.scaling} if kind else set()
-    counted = (
-        op
-        for op in facts.summary.ops
-        if not kind or (op.kind == kind and op.instruction not in scaling)
+    buffers = facts.once(_buffers)
+    freed = sum(
+        buffers[name].size_bytes * (1 - left)
+        for name, left in _left_shares(facts, findings).items()
+        if not kind or (buffers[name].kind == kind and name not in facts.once(_scaling))
     )
-    return round(sum(op.size_bytes * left[op.instruction] for op in counted))
+    totals = facts.once(_all_bytes if not kind else _fixed_bytes)
+    total = totals.get(kind, 0) if kind else sum(totals.values())
+    return round(total - freed)
 
 
 def _left_shares(facts: ProgramFacts, findings: Sequence[Finding]) -> dict[str, float]:
-    """The share of each buffer that the findings leave, by its instruction."""
-    left = {op.instruction: 1.0 for op in facts.summary.ops}
-    sizes = {op.instruction: op.size_bytes for op in facts.summary.ops}
+    """The share that the findings leave of each buffer that they free, by its instruction."""
+    freeing = tuple(f for f in findings if f.slug != _ALTERNATIVE and f.buffers)
+    known, key = facts.once(_known_shares), tuple(map(id, freeing))
+    if key not in known:
+        known[key] = freeing, _shares(facts, freeing)
+    return known[key][1]
+
+
+_Known = dict[tuple[int, ...], tuple[tuple[Finding, ...], dict[str, float]]]
+
+
+def _known_shares(facts: ProgramFacts) -> _Known:
+    """What `_left_shares` has found, by the ids of the findings, which it keeps alive."""
+    return {}
+
+
+def _shares(facts: ProgramFacts, findings: Sequence[Finding]) -> dict[str, float]:
+    """The share that the findings leave of each buffer."""
+    buffers = facts.once(_buffers)
+    left: dict[str, float] = {}
     for finding in findings:
-        total = sum(sizes.get(name, 0) for name in finding.buffers)
-        if finding.slug != _ALTERNATIVE and total:
+        names = [name for name in finding.buffers if name in buffers]
+        total = sum(buffers[name].size_bytes for name in names)
+        if total:
             share = min(1.0, (finding.saves_bytes or 0) / total)
-            for name in finding.buffers:
+            for name in names:
                 left[name] = left.get(name, 1.0) * (1 - share)
     return left
+
+
+def _buffers(facts: ProgramFacts) -> dict[str, PeakOp]:
+    """The buffers at the peak, by instruction."""
+    return {op.instruction: op for op in facts.summary.ops}
+
+
+def _scaling(facts: ProgramFacts) -> frozenset[str]:
+    """The instructions of the buffers that scale with the batch."""
+    return frozenset(live.op.instruction for live in facts.scaling)
+
+
+def _all_bytes(facts: ProgramFacts) -> dict[str, int]:
+    """Bytes at the peak, by kind."""
+    totals: dict[str, int] = {}
+    for op in facts.summary.ops:
+        totals[op.kind] = totals.get(op.kind, 0) + op.size_bytes
+    return totals
+
+
+def _fixed_bytes(facts: ProgramFacts) -> dict[str, int]:
+    """Bytes at the peak that do not scale with the batch, by kind."""
+    totals = dict(facts.once(_all_bytes))
+    for live in facts.scaling:
+        totals[live.op.kind] -= live.size_bytes
+    return totals
 
 
 def unnamed(facts: ProgramFacts, findings: Sequence[Finding]) -> set[str]:
     """The instructions of the buffers that the findings leave, half of each or more."""
     left = _left_shares(facts, findings)
-    named = (op.instruction for op in facts.summary.ops if op.instruction)
-    return {name for name in named if left[name] > 1 / 2}
+    return {name for name in facts.once(_buffers) if name and left.get(name, 1.0) > 1 / 2}
 
 
 def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:

@@ -94,7 +94,19 @@ class Verification:
         if self.peak_bytes is None or self.peak_bytes_before is None:
             return f"{self.change}: {self.error or 'not measured'}"
         peak, before = format_size(self.peak_bytes), format_size(self.peak_bytes_before)
-        return f"{self.change}: {fits}, peak {peak} (was {before})"
+        return f"{self.change}: {fits}, peak {peak} (was {before}){self._left()}"
+
+    def _left(self) -> str:
+        """How far the changed program is from the limit; "" where that is not known."""
+        if self.total_bytes is None or self.limit_bytes is None or self.fits is None:
+            return ""
+        left = self.limit_bytes - self.total_bytes
+        if self.fits == (left < 0):  # the compiler counts more than its own allocations
+            return ""
+        of_limit = f"of {format_size(self.limit_bytes)}"
+        if left >= 0:
+            return f"; enough: {format_size(left)} {of_limit} is left"
+        return f"; not enough: {format_size(-left)} above {format_size(self.limit_bytes)} remains"
 
 
 def verify(

@@ -149,13 +149,16 @@ def _pairs(
 # --- as text and JSON -----------------------------------------------------------------------------
 
 
-def diff_text(before: PeakSummary, after: PeakSummary, top: int) -> str:
+def diff_text(
+    before: PeakSummary, after: PeakSummary, top: int, limit_bytes: int | None = None
+) -> str:
     """The changes as a table.
 
     Args:
         before: The first peak.
         after: The second one.
         top: The number of changes to show.
+        limit_bytes: The memory for one program, where a report says it.
     """
     module = after.module if after.module == before.module else f"{before.module}, {after.module}"
     grown = format_change(after.peak_bytes - before.peak_bytes)
@@ -163,6 +166,8 @@ def diff_text(before: PeakSummary, after: PeakSummary, top: int) -> str:
         f"Peak of {clean(module, 60)}: {format_size(before.peak_bytes)} -> "
         f"{format_size(after.peak_bytes)} ({grown})"
     )
+    if limit_bytes is not None:
+        head += f"\n  {_verdict(before, after, limit_bytes)}"
     found = changes(before, after)
     if not found:
         return f"{head}\n  no changes"
@@ -173,6 +178,19 @@ def diff_text(before: PeakSummary, after: PeakSummary, top: int) -> str:
         size = format_change(sum(change.delta_bytes for change in rest))
         lines.append(f"    and {len(rest)} more ({size})")
     return "\n".join(lines)
+
+
+def _verdict(before: PeakSummary, after: PeakSummary, limit_bytes: int) -> str:
+    """Whether the change is enough for the limit, and what remains if not."""
+    needed = before.total_allocation_bytes - limit_bytes
+    freed = before.total_allocation_bytes - after.total_allocation_bytes
+    left = limit_bytes - after.total_allocation_bytes
+    limit = f"the limit of {format_size(limit_bytes)}"
+    if needed <= 0:
+        fits = "fits" if left >= 0 else f"is {format_size(-left)} above it"
+        return f"The first program is below {limit}, and the second {fits}."
+    told = f"{format_size(needed)} was above {limit}; the change frees {format_size(freed)}: "
+    return f"{told}enough." if left >= 0 else f"{told}{format_size(-left)} remains."
 
 
 def _totals(before: PeakSummary, after: PeakSummary) -> list[str]:

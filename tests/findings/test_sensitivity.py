@@ -44,11 +44,15 @@ ANSWERED = {
     "_findings.gather.LEAST_SHARE_OF_MINIMUM": "copies here are all large: test_gather.py",
     "_findings.gather.MOST_MOVES": "an all-reduce is one step from the rows: test_gather.py",
     "_findings.host_fetch.NEEDED_AT_ONCE": "one program fetches one array: test_host_fetch.py",
+    "_findings.layers.SAMPLED_INSTRUCTIONS": "the first instructions of a forward pass tell: "
+    "test_layers.py",
     "_findings.long_lived.LEAST_POINTS": "all of these programs are longer: test_long_lived.py",
     "_findings.padding.SHARE_IN_RESIDUALS": "the padding of these programs is nearly all in "
     "residuals, or not at all: test_padding.py",
     "_findings.padding.MOSTLY_PADDING": "padded buffers here are 2 times their elements, or hardly "
     "padded: test_padding.py",
+    "_findings.pairwise.PRIOR_WEIGHT": "pairs are the only finding of their programs: "
+    "test_pairwise.py",
     "_findings.pairwise.GATHERED_WEIGHT": "no program gathers pairs: test_pairwise.py",
     "_findings.pairwise.LEAST_GROWTH": "the products here are 1000 times their factors, and layers "
     "at most 4 times: test_pairwise.py",

@@ -212,3 +212,25 @@ def test_a_dump_that_cannot_be_read_is_not_called_a_timeout(
     assert found.error.startswith("the compiler died: exit status 1")
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("total", "fits", "verdict"),
+    [
+        (6, True, "; enough: 2.00 GiB of 8.00 GiB is left"),
+        (9, False, "; not enough: 1.00 GiB above 8.00 GiB remains"),
+        (7, False, ""),
+        (None, None, ""),
+    ],
+    ids=["fits", "too large", "the compiler counts more", "no limit"],
+)
+def test_the_text_says_whether_the_change_is_enough(
+    total: int | None, fits: bool | None, verdict: str
+) -> None:
+    """And what remains where it is not."""
+    gib = 2**30
+    size = None if total is None else total * gib
+    found = Verification("donating x", fits, 12 * gib, 6 * gib, size, 8 * gib)
+
+    words = {True: "fits", False: "does not fit", None: "compiles"}[fits]
+    assert str(found) == f"donating x: {words}, peak 6.00 GiB (was 12.00 GiB){verdict}"

@@ -220,3 +220,41 @@ def test_buffers_of_several_sizes_are_summed_in_the_text() -> None:
     after = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 3))
     line = diff_text(before, after, 1).splitlines()[-1]
     assert line.split("  ")[-2].strip() == "2 x 1.00 GiB -> 4.00 GiB in 2"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (12, 7, "4.00 GiB was above the limit of 8.00 GiB; the change frees 5.00 GiB: enough."),
+        (12, 9, "4.00 GiB was above the limit of 8.00 GiB; the change frees 3.00 GiB: 1.00 GiB "
+                "remains."),
+        (7, 9, "The first program is below the limit of 8.00 GiB, and the second is 1.00 GiB above "
+               "it."),
+        (7, 6, "The first program is below the limit of 8.00 GiB, and the second fits."),
+    ],
+    ids=["enough", "not enough", "worse", "both fit"],
+)  # fmt: skip
+def test_a_known_limit_gives_a_verdict(before: int, after: int, verdict: str) -> None:
+    """Whether the change is enough, on the second line."""
+    peaks = [
+        PeakSummary(
+            module="jit_f",
+            program_id=1,
+            memory_space="hbm",
+            peak_bytes=gib * GIB,
+            peak_unpadded_bytes=gib * GIB,
+            peak_position=None,
+            heap_bytes=np.zeros(1, np.int64),
+            parameter_bytes=0,
+            output_bytes=0,
+            aliased_bytes=0,
+            temporary_bytes=gib * GIB,
+            total_allocation_bytes=gib * GIB,
+            fragmentation_bytes=0,
+            ops=(),
+        )
+        for gib in (before, after)
+    ]
+
+    assert diff_text(peaks[0], peaks[1], 10, 8 * GIB).splitlines()[1].strip() == verdict
+    assert verdict not in diff_text(peaks[0], peaks[1], 10)
