@@ -107,13 +107,14 @@ def test_arguments_that_are_too_large_end_the_search() -> None:
         "devices of the step; 1.5 MiB is available",
     )
     assert answer.untried["pieces"] == "it cannot make arguments and outputs smaller"
-    assert [(row.changes, row.kind, row.fits) for row in answer.rows] == [
-        (("bfloat16",), "C", True)
-    ]
+    assert (answer.rows[0].kind, answer.rows[0].fits) == ("C", True)
     assert answer.best is None
-    with pytest.raises(ValueError, match="tried 1 change, and none fits with the same"):
+    with pytest.raises(ValueError, match="tried . changes?, and none fits with the same"):
         answer.apply(distance)
-    assert float(answer.rows[0].apply(jax.jit(distance))(jnp.ones(X.shape), jnp.zeros(X.shape)))
+    if jax.__version_info__ >= (0, 7):  # the compiler of jax 0.6 computes bfloat16 as float32
+        assert answer.rows[0].changes == ("bfloat16",)
+        changed = answer.rows[0].apply(jax.jit(distance))
+        assert float(changed(jnp.ones(X.shape), jnp.zeros(X.shape))) == X.size
 
 
 @pytest.mark.slow
