@@ -32,6 +32,7 @@ from hbmwatch._findings import (
 )
 from hbmwatch._findings.advice import BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.libraries import offered
 from hbmwatch._findings.phrases import at_line, plural
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
@@ -138,7 +139,7 @@ def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
     return advice.finding(
         title=advice.title.format(at=at_line(buffers)),
         evidence=_evidence(advice, found, buffers),
-        remedy=advice.remedy,
+        remedy=advice.remedy + offered(found[0].facts, advice.slug, buffers),
         saves_bytes=advice.freed_bytes(buffers),
         buffers=buffers,
     )

@@ -8,6 +8,7 @@ from hbmwatch._findings import classify
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.layers import around
+from hbmwatch._findings.libraries import offered
 from hbmwatch._findings.phrases import at_lines, plural
 from hbmwatch._findings.saved import (
     AROUND_STEP,
@@ -61,7 +62,8 @@ def find(facts: ProgramFacts) -> Finding | None:
         ),
         remedy="Put jax.checkpoint (jax.remat; flax nn.remat) around "
         + ("the body of the scan" if steps else "each layer")
-        + ", with its default policy, which saves only the inputs of the layer.",
+        + ", with its default policy, which saves only the inputs of the layer."
+        + offered(facts, ADVICE.slug, saved),
         saves_bytes=freed,
         buffers=saved,
     )

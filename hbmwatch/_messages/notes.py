@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hbmwatch._messages.warnings import compiler_warnings
 from hbmwatch._records.memory_spaces import KERNEL_MEMORY, ON_CHIP
 from hbmwatch._records.sizes import format_size
 
@@ -35,6 +36,7 @@ def message_notes(
     notes = (
         _memory(message),
         _phase(message),
+        *compiler_warnings(" ".join(message.text.split())),
         _temporaries(message, breakdown or {}),
         _fragmentation(message),
         _last_straw(message),

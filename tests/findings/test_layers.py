@@ -95,3 +95,30 @@ def test_the_layer_is_the_innermost_function_that_makes_most_residuals(
     """Not the function that is differentiated: that would recompute everything at once."""
     assert layers.SHARES_OF_RESIDUALS == (0.75, 0.5)
     assert title(frames, made, others) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "offer"),
+    [
+        ("/venv/lib/python3.11/site-packages/keras/src/ops.py", "keras.RematScope"),
+        ("/venv/lib/python3.11/site-packages/flax/linen/linear.py", "nn.remat"),
+        ("/venv/lib/python3.11/site-packages/flax/nnx/nn/linear.py", "nnx.remat"),
+        ("/venv/lib/python3.11/site-packages/equinox/nn/_mlp.py", "equinox.filter_checkpoint"),
+        ("/venv/lib/python3.11/site-packages/diffrax/_integrate.py", "RecursiveCheckpointAdjoint"),
+        ("/home/me/keras/train.py", ""),
+    ],
+)
+def test_the_remedy_of_a_library_is_offered_where_its_frames_are(path: str, offer: str) -> None:
+    """It is the last sentence of the remedy."""
+    hlo = Hlo()
+    module = {**index([STEP, LOSS, BLOCK, SUM]), "file_names": [path, path]}
+    kept = []
+    for _ in range(3):
+        metadata = {"op_name": FORWARD, "stack_frame_id": 3}
+        kept.append(hlo.add("sort", dims=(512, 512), metadata=metadata))
+        hlo.add("multiply", kept[-1], dims=(512, 512), name=BACKWARD)
+    finding = residuals.find(hlo.facts(kept, stack_frame_index=module))
+
+    assert finding is not None
+    last = finding.remedy.rpartition(" In ")[2]
+    assert (offer in last) if offer else (" In " not in finding.remedy)

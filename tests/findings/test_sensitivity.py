@@ -58,6 +58,8 @@ ANSWERED = {
     "at most 4 times: test_pairwise.py",
     "_findings.pairwise.LEAST_COPIES": "pairs here have at least 512 others; 16 are compiled in "
     "test_pairwise.py",
+    "_findings.products.LEAST_GROWTH": "logits here are 64 times their factors, and layers at most "
+    "4 times: test_logits.py",
     "_findings.replication.LEAST_SHARE_OF_MINIMUM": "these programs have no biases or step "
     "counters: test_replication.py",
     "_findings.rows.MOST_MOVES": "outputs here are one step from what computes them: "
