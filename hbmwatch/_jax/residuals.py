@@ -45,7 +45,6 @@ class Effect:
         again: How much less exists at once in the backward pass of the user's own jax.checkpoint,
             where the calls lie in one.
         in_a_row: How many calls follow one another in one jaxpr, or in one scan.
-        places: The equations of the calls.
     """
 
     calls: int
@@ -55,7 +54,6 @@ class Effect:
     largest: int
     again: int
     in_a_row: int
-    places: frozenset[tuple[int, Run]]
 
     @property
     def saves(self) -> int:
@@ -153,7 +151,6 @@ class _Kept:
             largest=max(freed),
             again=0,
             in_a_row=len(runs),
-            places=frozenset((id(self.body), run) for run in runs),
         )
 
     def _freed(self, run: Run) -> int:
@@ -252,5 +249,4 @@ def _together(effects: list[Effect]) -> Effect:
         largest=max(each.largest for each in effects),
         again=max(each.again for each in effects),
         in_a_row=max(each.in_a_row for each in effects),
-        places=frozenset().union(*(each.places for each in effects)),
     )
