@@ -63,7 +63,10 @@ def raise_explained(
         if carrier is not None and cause is None:
             carrier = carrier.with_traceback(_callers_frames(error))
     except Exception as failed:  # no memory or no stack is left: `error` matters more
-        _say_why(error, failed)
+        try:  # at the end of the interpreter the names of a module are None, contextlib too
+            _say_why(error, failed)
+        except Exception:  # noqa: SIM105
+            pass
         return None
     # No local may hold the exception when it is raised, as its traceback holds this frame.
     try:
