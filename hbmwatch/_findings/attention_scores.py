@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
@@ -19,15 +21,23 @@ def _weigh(facts: ProgramFacts, finding: Finding) -> float:
     return KEPT_WEIGHT if finding.title.startswith(_KEPT) else PRIOR_WEIGHT
 
 
+_KERNELS = (
+    "on a TPU, a Pallas kernel (jax.experimental.pallas.ops.tpu: flash_attention or "
+    'splash_attention); on a GPU, jax.nn.dot_product_attention with implementation="cudnn"'
+)
 ADVICE = BufferAdvice(
     slug="attention-scores",
     prior_weight=PRIOR_WEIGHT,
     weigh=_weigh,
     title="A full attention score matrix (all pairs of tokens){at}",
-    remedy="Use attention that never stores the score matrix: jax.nn.dot_product_attention with a "
-    "flash (cudnn) or Pallas splash kernel, or jax.lax.map over blocks of queries.",
+    remedy=f"Use attention that never stores the score matrix: {_KERNELS}. Or jax.lax.map over "
+    "blocks of queries.",
     link="https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html",
     will_not_help="jax.checkpoint around the layer: the scores of one layer still exist in full",
+)
+# Without jax.checkpoint, the loop would stack the scores of all blocks for the backward pass.
+TRAINING_ADVICE = dataclasses.replace(
+    ADVICE, remedy=f"{ADVICE.remedy[:-1]}, with jax.checkpoint around each block."
 )
 KEPT_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
@@ -35,8 +45,7 @@ KEPT_ADVICE = BufferAdvice(
     weigh=_weigh,
     title=f"{_KEPT} are kept for the backward pass{{at}}",
     remedy="Use attention that never stores the score matrix, forward or backward: "
-    "jax.nn.dot_product_attention with a flash (cudnn) or Pallas splash kernel. jax.checkpoint "
-    "around each layer frees all scores but those of one layer.",
+    f"{_KERNELS}. jax.checkpoint around each layer frees all scores but those of one layer.",
     link=ADVICE.link,
 )
 # Queries and keys have a batch, a token and a feature dimension; logits come from a plain matrix.
@@ -48,6 +57,11 @@ def is_attention(candidate: Candidate) -> bool:
     if candidate.product is None or not candidate.is_softmax_input:
         return False
     return _multiplies_batches(candidate.product) or candidate.is_square
+
+
+def is_attention_in_training(candidate: Candidate) -> bool:
+    """Whether it is attention, and the program has a backward pass."""
+    return candidate.facts.buffers.differentiated and is_attention(candidate)
 
 
 def is_kept(candidate: Candidate) -> bool:

@@ -67,6 +67,7 @@ RULES = (
     Rule(unrolled_loop.ADVICE, unrolled_loop.is_partial_result),
     Rule(pairwise.GATHER_ADVICE, pairwise.gathers_pairs),
     Rule(pairwise.ADVICE, pairwise.is_mapped_twice),
+    Rule(attention_scores.TRAINING_ADVICE, attention_scores.is_attention_in_training),
     Rule(attention_scores.ADVICE, attention_scores.is_attention),
     Rule(samples.ADVICE, samples.is_product_of_samples),
     Rule(logits.ADVICE, logits.is_logits),

@@ -16,7 +16,7 @@ from hbmwatch._records.sizes import format_size
 
 _TILE = re.compile(r"T\((?:(\d+),)?(\d+)\)")
 _GENERAL_REMEDY = (
-    "Make the two minor dimensions multiples of 8 and 128 (pad them, or merge small dimensions)."
+    "Merge small dimensions (reshape), so that the two minor dimensions are multiples of 8 and 128."
 )
 PRIOR_WEIGHT = 2.0
 # Every program has some padding; it is seldom the cause where no buffer is mostly padding.
@@ -134,15 +134,9 @@ def remedy(op: PeakOp, padded: Padded | None) -> str:
         return _GENERAL_REMEDY
     largest = max(range(len(padded.dims)), key=padded.dims.__getitem__)
     index, size, multiple = padded.dimension, padded.size, padded.multiple
-    smaller = size - size % multiple
-    sizes = f"{smaller} or {padded.padded_size}" if smaller else f"{padded.padded_size}"
-    resize = f"a size of {sizes} has no padding"
     moves = padded.is_row_major and padded.position == 0
     if not moves or largest == index or padded.padded_size < LEAST_TO_MOVE * size:
-        return (
-            f"Change dimension {index} from {size} to a multiple of {multiple}: {resize}. Or "
-            "merge it with another dimension (reshape)."
-        )
+        return _without_moving(padded)
     made = (
         "Pass the array with"
         if op.kind == "parameter"
@@ -154,3 +148,15 @@ def remedy(op: PeakOp, padded: Padded | None) -> str:
         f"[{padded.dims[largest]}, {size}]), as separate arrays without dimension {index}, or with "
         "that dimension merged into another one."
     )
+
+
+def _without_moving(padded: Padded) -> str:
+    """What would change the padding where the order of the dimensions stays.
+
+    A larger size is no remedy: the elements then take what the padding takes now.
+    """
+    index, size, multiple = padded.dimension, padded.size, padded.multiple
+    merge = f"Merge dimension {index} ({size}) with another dimension (reshape)"
+    if smaller := size - size % multiple:
+        merge += f", or make it at most {smaller} where the program allows that"
+    return f"{merge}. A size of {padded.padded_size} takes the same memory as {size}."

@@ -17,15 +17,19 @@ def product(
     name: str = "jit(f)/dot_general",
     user: str = SOFTMAX,
     computed: bool = False,
+    trains: bool = False,
 ) -> ProgramFacts:
     """A product of two arguments, and one instruction that reads it.
 
     Args:
         computed: Whether the first factor is computed, and no argument.
+        trains: Whether the program has a backward pass, which does not read the product.
     """
     hlo = Hlo()
     x, y = hlo.parameter(*first, path="x"), hlo.parameter(*second, path="y")
     x = hlo.add("sort", x, dims=first) if computed else x
     made = hlo.add("dot", x, y, dims=dims, name=name)
     hlo.add("subtract", made, made, dims=dims, name=user)
+    if trains:
+        hlo.add("negate", dims=(1,), name="jit(f)/transpose(jvp())/neg")
     return hlo.facts((made,))

@@ -30,6 +30,21 @@ def test_both_factors_of_scores_have_a_batch(
     assert classified(product(first, second, dims, computed=True)) == slug
 
 
+@pytest.mark.parametrize("trains", [True, False], ids=["training", "inference"])
+def test_each_kernel_is_named_with_its_platform(trains: bool) -> None:
+    """cuDNN is for GPUs; blocks of queries need jax.checkpoint where gradients are taken."""
+    facts = product((2, 512, 8), (2, 1024, 8), (2, 512, 1024), computed=True, trains=trains)
+    (finding,) = classify.find(facts)
+    checkpoint = ", with jax.checkpoint around each block" if trains else ""
+
+    assert finding.remedy == (
+        "Use attention that never stores the score matrix: on a TPU, a Pallas kernel "
+        "(jax.experimental.pallas.ops.tpu: flash_attention or splash_attention); on a GPU, "
+        'jax.nn.dot_product_attention with implementation="cudnn". Or jax.lax.map over blocks of '
+        f"queries{checkpoint}."
+    )
+
+
 @pytest.mark.parametrize(
     ("factor", "slugs"),
     [((16, 64, 64), ["attention-scores"]), ((64, 64), [])],

@@ -43,27 +43,31 @@ def test_padding_is_size_less_elements() -> None:
             "f32[1000,90,50000]{2,1,0:T(8,128)}",
             "temporary",
             ": dimension 1 (90) is padded to a multiple of 8 (96)",
-            "Change dimension 1 from 90 to a multiple of 8: a size of 88 or 96 has no padding.",
+            "Merge dimension 1 (90) with another dimension (reshape), or make it at most 88 where "
+            "the program allows that. A size of 96 takes the same memory as 90.",
         ),
         (
             "f32[3,100]{1,0:T(8,128)}",
             "parameter",
             ": dimension 0 (3) is padded to a multiple of 8 (8)",
-            "Change dimension 0 from 3 to a multiple of 8: a size of 8 has no padding.",
+            "Merge dimension 0 (3) with another dimension (reshape). A size of 8 takes the same "
+            "memory as 3.",
         ),
         (
             "f32[32,2176,16,133,2]{2,4,3,1,0:T(2,128)}",
             "temporary",
             ": dimension 2 (16) is padded to a multiple of 128 (128)",
-            "Change dimension 2 from 16 to a multiple of 128: a size of 128 has no padding.",
+            "Merge dimension 2 (16) with another dimension (reshape). A size of 128 takes the "
+            "same memory as 16.",
         ),
         (
             "f32[130]{0:T(128)}",
             "temporary",
             ": dimension 0 (130) is padded to a multiple of 128 (256)",
-            "Change dimension 0 from 130 to a multiple of 128: a size of 128 or 256 has no padding",
+            "Merge dimension 0 (130) with another dimension (reshape), or make it at most 128 where "
+            "the program allows that. A size of 256 takes the same memory as 130.",
         ),
-        ("f32[130]", "temporary", "", "Make the two minor dimensions multiples of 8 and 128"),
+        ("f32[130]", "temporary", "", "Merge small dimensions (reshape), so that the two minor"),
     ],
 )
 def test_the_padded_dimension_is_named_and_what_would_change_it(
