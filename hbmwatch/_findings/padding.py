@@ -133,7 +133,7 @@ def remedy(op: PeakOp, padded: Padded | None) -> str:
     if padded is None:
         return _GENERAL_REMEDY
     largest = max(range(len(padded.dims)), key=padded.dims.__getitem__)
-    index, size, multiple = padded.dimension, padded.size, padded.multiple
+    index, size = padded.dimension, padded.size
     moves = padded.is_row_major and padded.position == 0
     if not moves or largest == index or padded.padded_size < LEAST_TO_MOVE * size:
         return _without_moving(padded)

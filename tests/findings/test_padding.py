@@ -64,8 +64,8 @@ def test_padding_is_size_less_elements() -> None:
             "f32[130]{0:T(128)}",
             "temporary",
             ": dimension 0 (130) is padded to a multiple of 128 (256)",
-            "Merge dimension 0 (130) with another dimension (reshape), or make it at most 128 where "
-            "the program allows that. A size of 256 takes the same memory as 130.",
+            "Merge dimension 0 (130) with another dimension (reshape), or make it at most 128 "
+            "where the program allows that. A size of 256 takes the same memory as 130.",
         ),
         ("f32[130]", "temporary", "", "Merge small dimensions (reshape), so that the two minor"),
     ],
