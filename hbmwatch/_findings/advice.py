@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._findings.candidate import Candidate
 from hbmwatch._records.report import Certainty, Finding
 
 
@@ -73,6 +74,7 @@ class BufferAdvice(Advice):
     Attributes:
         title: The title; "{at}" stands for the source line.
         remedy: What to change.
+        remedy_for: Gives the remedy where it depends on the buffers; None: it is remedy.
         freed_bytes: The bytes that the remedy frees, at most.
         names_argument: Whether the evidence names the argument that the buffer is a copy of.
         even_if_padded: Whether it also applies to a buffer that is mostly padding.
@@ -87,4 +89,5 @@ class BufferAdvice(Advice):
     names_argument: bool = False
     even_if_padded: bool = False
     reads_origin: bool = True
+    remedy_for: Callable[[Sequence[Candidate]], str] | None = None
     detail: Callable[[LiveBuffer, ProgramFacts], str] | None = None

@@ -75,7 +75,7 @@ RULES = (
     Rule(dtype.CAST_ADVICE, dtype.is_cast_argument),
     Rule(layout_copy.ADVICE, layout_copy.is_moved_argument),
     Rule(None, lambda candidate: candidate.is_argument),
-    Rule(samples.ADVICE, samples.is_gradient_per_sample),
+    Rule(samples.ADVICE, pairwise.is_gradient_per_example),
     Rule(pairwise.ADVICE, pairwise.combines_two_arrays),
     Rule(samples.ADVICE, samples.is_mapped),
     Rule(random_bits.ADVICE, random_bits.is_random_bits),
@@ -140,7 +140,8 @@ def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
     return advice.finding(
         title=advice.title.format(at=at_line(buffers)),
         evidence=_evidence(advice, found, buffers),
-        remedy=advice.remedy + offered(found[0].facts, advice.slug, buffers),
+        remedy=(advice.remedy_for(found) if advice.remedy_for is not None else advice.remedy)
+        + offered(found[0].facts, advice.slug, buffers),
         saves_bytes=advice.freed_bytes(buffers),
         buffers=buffers,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.pairwise import combines_two_arrays
@@ -19,9 +20,12 @@ ADVICE = BufferAdvice(
 
 
 def is_one_hot(candidate: Candidate) -> bool:
-    """Whether the buffer compares an index with an iota: one_hot, or the same by hand."""
+    """Whether the buffer compares an index with an iota: one_hot, or the same by hand.
+
+    The gradient of what a one-hot matrix selects from is as large, and exists without it too.
+    """
     if "one_hot" in candidate.names:
-        return True
+        return not is_backward(candidate.first.name)
     opcodes = [end.instruction.opcode for end in candidate.ends]
     chain = candidate.origin.chain
     return (

@@ -26,13 +26,31 @@ def _weigh(facts: ProgramFacts, finding: Finding) -> float:
     return GATHERED_WEIGHT if finding.title.startswith(_GATHERED) else PRIOR_WEIGHT
 
 
+_PIECES = "Do not compute all pairs at once:"
+_BLOCKS = "go over blocks of rows with jax.lax.map(..., batch_size=...)."
+_SQUARE = "expand the square (x**2 - 2 x @ y.T + y**2)"
+
+
+def _remedy(found: Sequence[Candidate]) -> str:
+    """What to change: the square is expanded only where differences are kept for each feature."""
+    if any(map(_keeps_differences, found)):
+        return f"{_PIECES} {_SQUARE}, or {_BLOCKS}"
+    return ADVICE.remedy
+
+
+def _keeps_differences(candidate: Candidate) -> bool:
+    """Whether a buffer has the difference of each pair, for each of several features."""
+    dims = [size for size in candidate.first.dims if size > 1]
+    return len(dims) > 2 and "subtract" in candidate.origin.chain
+
+
 ADVICE = BufferAdvice(
     slug="pairwise",
     prior_weight=PRIOR_WEIGHT,
     weigh=_weigh,
     title="An all-pairs buffer (pairwise differences or products){at}",
-    remedy="Do not compute all pairs at once: expand the square (x**2 - 2 x @ y.T + y**2), or go "
-    "over blocks of rows with jax.lax.map(..., batch_size=...).",
+    remedy=f"{_PIECES} {_BLOCKS}",
+    remedy_for=_remedy,
     link=LAX_MAP,
     will_not_help="jit or vmap: the compiler keeps the all-pairs buffer either way",
 )
@@ -50,6 +68,8 @@ GATHER_ADVICE = BufferAdvice(
 )
 # Below 16 times its factors, a product of rows may be a layer whose weights are transposed.
 LEAST_GROWTH = 16
+# A vmap around a gradient: one gradient per example. For a batched loss, vmap is inside of jvp.
+_MAPPED_GRADIENTS = ("vmap(jvp(", "vmap(transpose(")
 # In all pairs each row meets at least 32 others; fewer may be features or states.
 LEAST_COPIES = 32
 
@@ -107,7 +127,7 @@ def combines_two_arrays(candidate: Candidate) -> bool:
     spread = [end for end in ends if end.opcode == "broadcast"]
     if not spread or not {end.opcode for end in ends} <= {"broadcast", "iota"}:
         return False
-    if candidate.origin.chain >= THREEFRY_OPCODES:
+    if candidate.origin.chain >= THREEFRY_OPCODES or is_gradient_per_example(candidate):
         return False
     sizes = []
     for end in spread:
@@ -118,6 +138,11 @@ def combines_two_arrays(candidate: Candidate) -> bool:
     if len(sizes) < 2 or math.prod(sorted(sizes)[-2:]) < whole:
         return False
     return not (candidate.facts.buffers.differentiated and _has_shape_of_argument(candidate))
+
+
+def is_gradient_per_example(candidate: Candidate) -> bool:
+    """Whether vmap computes the buffer as a gradient for each example."""
+    return any(word in candidate.names for word in _MAPPED_GRADIENTS)
 
 
 def _has_shape_of_argument(candidate: Candidate) -> bool:

@@ -12,7 +12,9 @@ from hbmwatch._xla.protos import HloInstructionProto
 
 # A product that is not twice its larger factor is an ordinary layer.
 LEAST_GROWTH = 2
-_SOFTMAX = ("softmax", "logsumexp", "argmax", "take_along_axis", "cross_entropy")
+# Names of operations over classes; a logsumexp may also sum over particles or configurations.
+_CLASSES = ("softmax", "argmax", "take_along_axis", "cross_entropy")
+_SOFTMAX = (*_CLASSES, "logsumexp")
 
 
 class Product(NamedTuple):
@@ -43,6 +45,12 @@ def find_product(graph: Graph, ends: Sequence[OriginInstruction]) -> Product | N
     if growth < LEAST_GROWTH:
         return None
     return Product(factors, [graph.given(f, outer) for f in factors], size, growth)
+
+
+def classes_named(origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:
+    """Whether a name says that a buffer has an entry for each class: a softmax, an argmax."""
+    names = " ".join(origin.names) + joined_names(uses)
+    return any(word in names for word in _CLASSES)
 
 
 def is_softmax_input(live: LiveBuffer, origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:

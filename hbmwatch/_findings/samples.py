@@ -1,4 +1,4 @@
-"""A value, or a gradient, that vmap computes for all samples at once."""
+"""A value, or a gradient, that vmap computes for all entries of the mapped axis at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from hbmwatch._findings.random_bits import RANDOM_NAMES
 ADVICE = BufferAdvice(
     slug="samples",
     prior_weight=1.6,
-    title="A vmap over many samples materializes all of them at once{at}",
-    remedy="Go over the samples in chunks: jax.lax.map(f, xs, batch_size=...) instead of jax.vmap, "
-    "and reduce inside.",
+    title="A vmap computes all of its results at once{at}",
+    remedy="Go over the mapped axis in chunks: jax.lax.map(f, xs, batch_size=...) instead of "
+    "jax.vmap, and reduce inside.",
     link=LAX_MAP,
     will_not_help="jit alone: vmap is the same as writing out the batch dimension",
 )
-# A vmap around a gradient: one gradient per sample. For a batched loss, vmap is inside of jvp.
-_MAPPED_GRADIENTS = ("vmap(jvp(", "vmap(transpose(")
 
 
 def is_mapped(candidate: Candidate) -> bool:
@@ -33,12 +31,7 @@ def is_mapped(candidate: Candidate) -> bool:
 
 
 def is_product_of_samples(candidate: Candidate) -> bool:
-    """Whether one vmap makes logits, or products of rows, for all samples."""
+    """Whether one vmap makes logits, or products of rows, for all entries of the mapped axis."""
     if candidate.product is None or "vmap(vmap(" in candidate.names:
         return False
     return is_mapped(candidate) and (candidate.is_softmax_input or multiplies_rows(candidate))
-
-
-def is_gradient_per_sample(candidate: Candidate) -> bool:
-    """Whether vmap computes a gradient for each sample."""
-    return any(word in candidate.first.name for word in _MAPPED_GRADIENTS)

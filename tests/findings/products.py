@@ -18,15 +18,19 @@ def product(
     user: str = SOFTMAX,
     computed: bool = False,
     trains: bool = False,
+    labels: int | None = None,
 ) -> ProgramFacts:
     """A product of two arguments, and one instruction that reads it.
 
     Args:
         computed: Whether the first factor is computed, and no argument.
         trains: Whether the program has a backward pass, which does not read the product.
+        labels: The element type of labels, if the program has them.
     """
     hlo = Hlo()
     x, y = hlo.parameter(*first, path="x"), hlo.parameter(*second, path="y")
+    if labels is not None:
+        hlo.parameter(first[0], dtype=labels, path="labels")
     x = hlo.add("sort", x, dims=first) if computed else x
     made = hlo.add("dot", x, y, dims=dims, name=name)
     hlo.add("subtract", made, made, dims=dims, name=user)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings import products
-from tests.findings.products import product
+from hbmwatch._findings import classify, products
+from tests.findings.products import SOFTMAX, product
 from tests.findings.small import classified
-from tests.hlo import Hlo
+from tests.hlo import S32, U32, Hlo
 
 
 @pytest.mark.parametrize(("features", "slug"), [(256, "logits"), (257, None)])
@@ -20,31 +20,58 @@ def test_a_product_is_large_from_twice_its_factors_on(features: int, slug: str |
 
 
 @pytest.mark.parametrize(
-    ("user", "slug"),
+    ("user", "labels", "slug"),
     [
-        ("jit(f)/jit(log_softmax)/sub", "logits"),
-        ("jit(f)/logsumexp/sub", "logits"),
-        ("jit(f)/jit(relu)/max", None),
+        ("jit(f)/jit(log_softmax)/sub", None, "logits"),
+        ("jit(f)/jit(argmax)/reduce", None, "logits"),
+        ("jit(f)/logsumexp/sub", S32, "logits"),
+        ("jit(f)/logsumexp/sub", U32, None),
+        ("jit(f)/logsumexp/sub", None, None),
+        ("jit(f)/jit(relu)/max", S32, None),
     ],
+    ids=["softmax", "argmax", "a sum with labels", "with a key", "a sum alone", "no softmax"],
 )
-def test_a_softmax_makes_logits_of_a_product(user: str, slug: str | None) -> None:
-    """Of any other use, a large product is ordinary."""
-    facts = product((2048, 8), (8, 4096), (2048, 4096), user=user, computed=True)
+def test_a_softmax_makes_logits_of_a_product(
+    user: str, labels: int | None, slug: str | None
+) -> None:
+    """A logsumexp without labels may sum over costs; of any other use, a product is ordinary."""
+    facts = product((2048, 8), (8, 4096), (2048, 4096), user=user, computed=True, labels=labels)
 
     assert classified(facts) == slug
 
 
 @pytest.mark.parametrize(
-    ("name", "slug"),
-    [("jit(f)/exp", "logits"), ("jit(f)/logistic", None), ("jit(f)/transpose(jvp())/exp", None)],
-    ids=["softmax by hand", "an activation", "a backward pass"],
+    ("name", "labels", "slug"),
+    [
+        ("jit(f)/exp", S32, "logits"),
+        ("jit(f)/exp", None, None),
+        ("jit(f)/logistic", S32, None),
+        ("jit(f)/transpose(jvp())/exp", S32, None),
+    ],
+    ids=["softmax by hand", "no labels", "an activation", "a backward pass"],
 )
-def test_an_exponential_and_a_sum_are_a_softmax(name: str, slug: str | None) -> None:
+def test_an_exponential_and_a_sum_are_a_softmax(
+    name: str, labels: int | None, slug: str | None
+) -> None:
     """Without the name of a softmax; but not with a logistic, nor in a backward pass."""
     hlo = Hlo()
     x = hlo.add("sort", hlo.parameter(2048, 8), dims=(2048, 8))
     dot = hlo.add("dot", x, hlo.parameter(8, 4096), dims=(2048, 4096))
+    if labels is not None:
+        hlo.parameter(2048, dtype=labels, path="labels")
     made = hlo.add("exponential", dot, dims=(2048, 4096), name=name)
     hlo.add("reduce", made, dims=(2048,), name=name)
 
     assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(
+    ("user", "checkpoint"), [(SOFTMAX, False), ("jit(f)/transpose(jvp(log_softmax))/sub", True)]
+)
+def test_a_chunk_is_checkpointed_where_a_gradient_is_computed(user: str, checkpoint: bool) -> None:
+    """The forward pass of a program without a gradient keeps nothing."""
+    facts = product((2048, 8), (8, 4096), (2048, 4096), user=user, computed=True)
+    (finding,) = classify.find(facts)
+
+    assert finding.slug == "logits"
+    assert ("jax.checkpoint" in finding.remedy) == checkpoint

@@ -30,8 +30,9 @@ def compared(other: str, name: str = "jit(f)/eq", last: str = "compare") -> Prog
         ("iota", "jit(f)/eq", "select", None),
         ("broadcast", "jit(f)/eq", "convert", "pairwise"),
         ("broadcast", "jit(f)/jit(_one_hot)/eq", "convert", "one-hot"),
+        ("broadcast", "jit(f)/transpose(jvp(jit(_one_hot)))/add_any", "select", "pairwise"),
     ],
-    ids=["cast", "as it is", "a mask", "two indices", "by name"],
+    ids=["cast", "as it is", "a mask", "two indices", "by name", "its cotangent"],
 )
 def test_an_index_compared_with_an_iota_is_one_hot(
     other: str, name: str, last: str, slug: str | None

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch._findings import pairwise
+from hbmwatch._findings import classify, pairwise
 from tests.findings.cases import TINY_MIB, explain, slugs
 from tests.findings.products import SOFTMAX, product
 from tests.findings.small import classified, found
@@ -104,3 +104,40 @@ def test_the_gradient_of_a_layer_is_no_pairs(trains: bool, slug: str | None) -> 
     made = hlo.add("multiply", rows, columns, dims=(512, 1024), name=name)
 
     assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(
+    ("opcode", "dims", "expands"),
+    [
+        ("subtract", (1024, 512, 4), True),
+        ("subtract", (1024, 2048), False),
+        ("multiply", (1024, 512, 4), False),
+    ],
+    ids=["differences of each feature", "of one feature", "products"],
+)
+def test_the_square_is_expanded_of_differences_of_several_features(
+    opcode: str, dims: tuple[int, ...], expands: bool
+) -> None:
+    """A buffer with one entry a pair is as large with the square expanded."""
+    hlo = Hlo()
+    rows = hlo.add("broadcast", hlo.parameter(dims[0], *dims[2:]), dims=dims)
+    others = hlo.add("broadcast", hlo.parameter(*dims[1:]), dims=dims)
+    made = hlo.add(opcode, rows, others, dims=dims, name=f"jit(f)/{opcode}")
+    (finding,) = classify.find(hlo.facts((made,)))
+
+    assert finding.slug == "pairwise"
+    assert ("expand the square" in finding.remedy) == expands
+
+
+def test_a_gradient_for_each_example_is_no_pairs() -> None:
+    """It is an outer product too, of the example's activations and cotangents."""
+    hlo = Hlo()
+    dims = (1024, 512)
+    rows = hlo.add("broadcast", hlo.parameter(1024), dims=dims)
+    columns = hlo.add("broadcast", hlo.parameter(512), dims=dims)
+    name = "jit(f)/vmap(transpose(jvp()))/mul"
+    outer = hlo.add("multiply", rows, columns, dims=dims, name=name)
+    made = hlo.add("reshape", outer, dims=(1024 * 512,), name="jit(f)/vmap()/concatenate")
+    hlo.add("negate", made, dims=dims, name="jit(f)/vmap(jvp())/neg")
+
+    assert classified(hlo.facts((made,))) == "samples"
