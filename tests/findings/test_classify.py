@@ -47,6 +47,7 @@ def test_the_order_of_the_rules() -> None:
         "pairwise",
         "pairwise",
         "attention-scores",
+        "attention-scores",
         "samples",
         "logits",
         "pairwise",
