@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from hbmwatch._analysis.live_buffers import LiveBuffer, PeakBuffers, is_backward
+from hbmwatch._analysis.no_batch import added_by_index, looped_over
 from hbmwatch._jax.lowered import CallInfo, Leaf
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
@@ -16,6 +17,7 @@ from hbmwatch._xla.program import Program
 from hbmwatch._xla.protos import HloInstructionProto, OpSharding, ShapeProto
 from hbmwatch._xla.shapes import element_count, unpadded_bytes
 from hbmwatch._xla.shardings import part_of, spread_over, tiles
+from hbmwatch._xla.types import float_bits
 
 T = TypeVar("T")
 # A remedy that frees less than a twentieth of the bytes over the limit leaves the program failing.
@@ -285,7 +287,10 @@ class ProgramFacts:
         1. The argument is not returned updated, and no gradient of its shape is an output.
         2. No argument has the length as another dimension, and no state has it as any dimension.
         3. The argument is not a table, whose rows are looked up.
-        4. Of several lengths, the one with the most bytes at the peak that scale with it.
+        4. No loop reads an argument of the length row by row: the rows are layers or steps.
+        5. The forward pass does not add so many rows by index: they are the edges of a graph.
+        6. A vector alone is no batch unless something with more dimensions has its length first.
+        7. Of several lengths, the one with the most bytes at the peak that scale with it.
         """
         fixed = {size for a in self.arguments for size in a.dims[a.number not in self.state :]}
         gradients = {
@@ -293,6 +298,8 @@ class ProgramFacts:
             for live in self.live
             if live.op.kind == "output" and is_backward(live.context)
         }
+        looped = looped_over(self.buffers.graph)
+        fixed |= {a.dims[0] for a in self.arguments if a.number in looped and a.dims}
         by_length: dict[int, list[Argument]] = {}
         for argument in self.arguments:
             if argument.number in self.state or argument.dims in gradients:
@@ -303,9 +310,19 @@ class ProgramFacts:
         rows = [Batch(tuple(a), n, self._scaling_bytes(a[0])) for n, a in by_length.items()]
         for row in sorted(rows, key=lambda row: -row.scaling_bytes):
             table = len(row.arguments) == 1 and self._is_table(row.arguments[0])
-            if row.scaling_bytes and not table:
+            if row.scaling_bytes and not table and self._has_examples(row):
                 return row
         return Batch((), 0, 0)
+
+    def _has_examples(self, row: Batch) -> bool:
+        """Whether the rows of some arguments may be examples: neither edges nor one vector."""
+        integers = {a.dims[0] for a in self.arguments if a.dims and not float_bits(a.element_type)}
+        if row.length in added_by_index(self.buffers.graph, integers):
+            return False
+        vectors = all(len(a.dims) == 1 for a in row.arguments)
+        return not vectors or any(
+            len(live.dims) > 1 and live.dims[0] % row.length == 0 for live in self.live
+        )
 
     def _is_table(self, argument: Argument) -> bool:
         """Whether the program looks up rows of an argument, as of an embedding."""

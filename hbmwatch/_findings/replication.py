@@ -37,6 +37,7 @@ class ReplicatedLeaf(NamedTuple):
         freed_bytes: The bytes that sharding it frees on each device.
         how: How it can be sharded.
         rows: Its instructions in the summary.
+        is_output: Whether it is an output.
     """
 
     path: str
@@ -44,6 +45,7 @@ class ReplicatedLeaf(NamedTuple):
     freed_bytes: int
     how: str
     rows: Sequence[str] = ()
+    is_output: bool = False
 
 
 class ReplicatedBatch(NamedTuple):
@@ -77,7 +79,7 @@ def replicated_leaves(facts: ProgramFacts) -> list[ReplicatedLeaf]:
     for output in facts.outputs:
         if not output.aliased and is_replicated(output.sharding, len(output.dims)):
             leaf = _leaf(facts, output.path, output.dims, output.size_bytes)
-            leaves.append(leaf._replace(rows=rows_of_outputs(facts, [output])))
+            leaves.append(leaf._replace(rows=rows_of_outputs(facts, [output]), is_output=True))
     minimum = facts.minimum_saving_bytes
     if sum(leaf.size_bytes for leaf in leaves) < minimum:
         return []
@@ -108,13 +110,14 @@ def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Fi
     rows = [row for leaf in leaves for row in leaf.rows]
     paths = list_some(short_paths(leaf.path for leaf in leaves))
     largest = max(leaves, key=lambda leaf: leaf.size_bytes)
+    how = "in_shardings and out_shardings, or device_put before the call"
+    how = "out_shardings" if all(leaf.is_output for leaf in leaves) else how
     return ADVICE.finding(
         title=f"Shard {paths}: fully replicated on all {facts.device_count} devices",
         evidence=f"Each of the {facts.device_count} devices holds {plural(len(leaves), 'leaf')} "
         f"in full ({format_size(total)} per device: {paths}). For "
         f"{largest.path}, {largest.how}.",
-        remedy="Give them a NamedSharding over the mesh (in_shardings and out_shardings, or "
-        "device_put before the call).",
+        remedy=f"Give them a NamedSharding over the mesh ({how}).",
         saves_bytes=freed,
         buffers=dict.fromkeys([*rows, *temporaries]),
     )

@@ -55,6 +55,17 @@ def test_a_leaf_below_a_quarter_of_its_part_of_the_minimum_is_left_out(
     assert len(replicated_leaves(facts)) == count
 
 
+def test_a_result_is_sharded_by_out_shardings_alone() -> None:
+    """Nothing of it exists before the call."""
+    hlo = Hlo()
+    made = hlo.add("sort", dims=(1024, 512))
+    facts = hlo.facts(outputs=(made,), call=MESH, spmd_output_sharding=REPLICATED)
+    finding = replication.find(facts)
+
+    assert finding is not None
+    assert finding.remedy == "Give them a NamedSharding over the mesh (out_shardings)."
+
+
 def batch(axes: dict[str, int], sharded: bool = False) -> ProgramFacts:
     """A replicated batch of 1024 examples, and what is computed of it."""
     hlo = Hlo()
