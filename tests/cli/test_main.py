@@ -72,7 +72,11 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
         (["peak", "{here}/no"], 3, "there is no profile at {here}/no: no such file or folder"),
         (["peak", "{here}/folder"], 3, "there is no profile in {here}/folder: expected plugins"),
         (["peak", "{here}/empty.xplane.pb"], 3, "{here}/empty.xplane.pb is empty"),
-        (["peak", "{here}/log"], 3, "{here}/log is damaged or is not a serialized XSpace"),
+        (
+            ["peak", "{here}/log"],
+            3,
+            "{here}/log is text and no profile: `hbmwatch explain` reads logs",
+        ),
         (["peak", "{profile}", "--module", "jit_no"], 3, "holds no module 'jit_no': choose one of"),
         (["peak", "{profile}", "--html", "{here}/no/x"], 3, "cannot write {here}/no/x: No such"),
         (["diff", "{profile}", "{here}/no"], 3, "there is no profile at {here}/no"),

@@ -61,17 +61,24 @@ def test_all_samples_in_one_long_log_are_found_on_their_lines() -> None:
     assert located(text) == expected
 
 
+# By name, as Hypothesis shows what it draws.
+PIECES = {
+    "some steps": STEP * 20,
+    "many steps": STEP * 4000,
+    "some chunks": CHUNK * 30,
+    "many chunks": CHUNK * 3000,
+    "a small request": ERROR.format(64),
+    "a request": ERROR.format(4096),
+    "figures": "Stats: \nLimit: 100\nInUse: 90\nMaxInUse: 95\n",
+}
+
+
 @settings(deadline=None, max_examples=15)
-@given(
-    st.lists(st.sampled_from((STEP * 20, STEP * 4000, CHUNK * 30, CHUNK * 3000,
-                              ERROR.format(64), ERROR.format(4096),
-                              "Stats: \nLimit: 100\nInUse: 90\nMaxInUse: 95\n")), max_size=8),
-    st.sampled_from((10_000, 1 << 18)),
-)  # fmt: skip
+@given(st.lists(st.sampled_from(list(PIECES)), max_size=8), st.sampled_from((10_000, 1 << 18)))
 @pytest.mark.slow
-def test_a_log_in_blocks_gives_what_the_text_gives(pieces: list[str], size: int) -> None:
+def test_a_log_in_blocks_gives_what_the_text_gives(names: list[str], size: int) -> None:
     """The messages of any mixture of lines are those of parse_ooms, at the right lines."""
-    text = STEP * 12_000 + "".join(pieces)
+    text = STEP * 12_000 + "".join(PIECES[name] for name in names)
     expected = [without_text(message) for message in parse_ooms(text)]
     found = located(text, size)
     lines = [n for n, line in enumerate(text.splitlines(), 1) if "EXHAUSTED" in line]

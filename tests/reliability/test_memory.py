@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import sys
 import threading
@@ -84,6 +85,8 @@ def test_arrays_are_freed_when_the_except_block_ends(
 ) -> None:
     """Every array of the failed call is gone without a collection, however it is watched."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    # pytest keeps what is logged, with its traceback; another test's library may have asked for it.
+    monkeypatch.setattr(logging.getLogger("hbmwatch"), "disabled", True)
     if not frees(lambda x: jax.block_until_ready(jax.jit(fill)(x))):
         pytest.skip("this jax keeps the arrays of a failed call in a cycle of its own")
     step = STEPS[name]()
