@@ -22,6 +22,7 @@ MOVES = frozenset(
     "bitcast copy reshape transpose convert copy-start copy-done get-tuple-element all-gather-done "
     "all-reduce-done async-start async-done bitcast-convert optimization-barrier".split()
 )
+_COPIES = frozenset("copy bitcast copy-start copy-done".split())
 _INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
 # Copies and fusions lie a few deep; in a damaged program they may form a ring.
 MOST_STEPS = 300
@@ -241,24 +242,49 @@ class Graph:
             current = self.first(current)
         return current
 
-    def keeps(self, loop: HloInstructionProto, position: int) -> bool:
-        """Whether the body of a loop passes on the value at a position of its tuple unchanged."""
+    def keeps(
+        self, loop: HloInstructionProto, position: int, within: frozenset[int] = frozenset()
+    ) -> bool:
+        """Whether the body of a loop passes on the value at a position of its tuple unchanged.
+
+        Args:
+            loop: The while instruction.
+            position: The position.
+            within: The ids of the loops whose bodies it is in, where one of them asks.
+        """
         for called in loop.called_computation_ids:
             body = self.program.computations.get(called)
             root = self.find(body.root_id) if body is not None else None
             if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
                 continue
-            passed = self.find(root.operand_ids[position])
-            for _ in range(MOST_STEPS):
-                if passed is None or passed.opcode not in ("copy", "bitcast"):
-                    break
-                passed = self.first(passed)
+            passed = self._unmoved(root.operand_ids[position], within | {loop.id})
             if passed is None or passed.opcode != "get-tuple-element":
                 return False
             holder = self.first(passed)
             given = holder is not None and holder.opcode == "parameter"
             return given and passed.tuple_index == position
         return False
+
+    def _unmoved(self, number: int, within: frozenset[int]) -> HloInstructionProto | None:
+        """The value that is only copied, or passed through inner loops, up to an instruction."""
+        current = self.find(number)
+        for _ in range(MOST_STEPS):
+            if current is None:
+                break
+            holder = self.first(current)
+            if current.opcode in _COPIES:
+                current = holder
+            elif (
+                current.opcode == "get-tuple-element"
+                and holder is not None
+                and holder.opcode == "while"
+                and holder.id not in within
+                and self.keeps(holder, current.tuple_index, within)
+            ):
+                current = self.element(holder, current.tuple_index)
+            else:
+                break
+        return current
 
     # --- what instructions are --------------------------------------------------------------------
 

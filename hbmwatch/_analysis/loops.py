@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hbmwatch._analysis.graph import MOVES, Graph
+from hbmwatch._analysis.graph import MOVES, Graph, elements
 from hbmwatch._xla.protos import HloInstructionProto
 
 # Copies lie a few deep; in a damaged program they may form a ring.
@@ -134,6 +134,18 @@ class LoopBuffers:
                 context = named.rpartition("/body")[0] or loop.metadata.op_name
                 return LoopBuffer(loop, update, length, given, context)
         return None
+
+    def goes_over_blocks(self, loop: HloInstructionProto) -> bool:
+        """Whether a loop computes its results one after another: lax.map, or a scan without carry.
+
+        No iteration reads what another one computes, but for a counter.
+        """
+        entries = loop.shape.tuple_shapes
+        filled = {i for i in range(len(entries)) if self._buffer_at(loop, i) is not None}
+        return bool(filled) and all(
+            i in filled or elements(shape) <= 1 or self.graph.keeps(loop, i)
+            for i, shape in enumerate(entries)
+        )
 
     def _length(self, update: HloInstructionProto) -> int:
         """The length of the dimension along which a dynamic-update-slice writes a slice."""

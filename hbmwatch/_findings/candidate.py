@@ -37,6 +37,22 @@ class Candidate:
         dims = self.first.dims
         return len(dims) == 2 and dims[0] == dims[1]
 
+    @property
+    def has_all_pairs(self) -> bool:
+        """Whether a buffer has as many rows as columns: it is no block of rows of a matrix."""
+        return len(self.first.dims) > 1 and self.first.dims[-1] == self.first.dims[-2]
+
+    @functools.cached_property
+    def is_block(self) -> bool:
+        """Whether a buffer is one block of the many that a loop goes over."""
+        graph = self.facts.buffers.graph
+        loop, _ = graph.loop_of(self.first.instruction)
+        while loop is not None:
+            if self.facts.buffers.loop_buffers.goes_over_blocks(loop):
+                return True
+            loop, _ = graph.loop_of(loop)
+        return False
+
     @functools.cached_property
     def uses(self) -> tuple[HloInstructionProto, ...]:
         """The instructions that read the first buffer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -20,6 +21,8 @@ from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 
 ADVICE = Advice(slug="checkpoint", prior_weight=1.5, link=CHECKPOINT)
+# Op_names of a checkpointed layer in a loop that is checkpointed as a whole.
+_NESTED = re.compile(r"checkpoint/while/body/.*checkpoint/")
 # Nesting is worth the work only where the inputs of the layers are most of the peak.
 LEAST_SHARE_OF_INPUTS = 0.5
 # Groups of sqrt(32) layers keep about 2 * sqrt(32) = 11 inputs, a third of 32.
@@ -35,7 +38,8 @@ def find(facts: ProgramFacts) -> Finding | None:
         for live in facts.buffers.saved
         if _layers(facts, live) >= LEAST_NESTED_LAYERS and is_layer_input(facts, live)
     ]
-    if all_bytes(inputs) >= LEAST_SHARE_OF_INPUTS * facts.peak_bytes:
+    nested = any(_NESTED.search(name) for name in facts.buffers.op_names)
+    if not nested and all_bytes(inputs) >= LEAST_SHARE_OF_INPUTS * facts.peak_bytes:
         return _every_input(facts, inputs)
     coarse = [
         live

@@ -54,6 +54,16 @@ class Rule(NamedTuple):
     matches: Callable[[Candidate], bool]
 
 
+def _whole(matches: Callable[[Candidate], bool]) -> Callable[[Candidate], bool]:
+    """A rule whose remedy goes over blocks: not for what is one block already."""
+    return lambda candidate: not candidate.is_block and matches(candidate)
+
+
+def _all_rows(matches: Callable[[Candidate], bool]) -> Callable[[Candidate], bool]:
+    """A rule on pairs of rows: not for one block of them, but for all pairs even in a loop."""
+    return lambda c: (c.has_all_pairs or not c.is_block) and matches(c)
+
+
 RULES = (
     Rule(constant.ADVICE, constant.is_constant),
     Rule(callback.ADVICE, callback.is_sent_to_host),
@@ -62,22 +72,22 @@ RULES = (
     Rule(None, stacked_outputs.is_loop_state),
     Rule(stacked_outputs.CARRY_ADVICE, stacked_outputs.is_updated_input),
     Rule(stacked_outputs.ADVICE, stacked_outputs.is_stacked),
-    Rule(jacobian.ADVICE, jacobian.is_jacobian),
+    Rule(jacobian.ADVICE, _all_rows(jacobian.is_jacobian)),
     Rule(one_hot.ADVICE, one_hot.is_one_hot),
     Rule(unrolled_loop.ADVICE, unrolled_loop.is_partial_result),
-    Rule(pairwise.GATHER_ADVICE, pairwise.gathers_pairs),
-    Rule(pairwise.ADVICE, pairwise.is_mapped_twice),
-    Rule(attention_scores.TRAINING_ADVICE, attention_scores.is_attention_in_training),
-    Rule(attention_scores.ADVICE, attention_scores.is_attention),
-    Rule(samples.ADVICE, samples.is_product_of_samples),
-    Rule(logits.ADVICE, logits.is_logits),
-    Rule(pairwise.ADVICE, pairwise.multiplies_rows),
+    Rule(pairwise.GATHER_ADVICE, _all_rows(pairwise.gathers_pairs)),
+    Rule(pairwise.ADVICE, _all_rows(pairwise.is_mapped_twice)),
+    Rule(attention_scores.TRAINING_ADVICE, _all_rows(attention_scores.is_attention_in_training)),
+    Rule(attention_scores.ADVICE, _all_rows(attention_scores.is_attention)),
+    Rule(samples.ADVICE, _whole(samples.is_product_of_samples)),
+    Rule(logits.ADVICE, _whole(logits.is_logits)),
+    Rule(pairwise.ADVICE, _all_rows(pairwise.multiplies_rows)),
     Rule(dtype.CAST_ADVICE, dtype.is_cast_argument),
     Rule(layout_copy.ADVICE, layout_copy.is_moved_argument),
     Rule(None, lambda candidate: candidate.is_argument),
-    Rule(samples.ADVICE, pairwise.is_gradient_per_example),
-    Rule(pairwise.ADVICE, pairwise.combines_two_arrays),
-    Rule(samples.ADVICE, samples.is_mapped),
+    Rule(samples.ADVICE, _whole(pairwise.is_gradient_per_example)),
+    Rule(pairwise.ADVICE, _all_rows(pairwise.combines_two_arrays)),
+    Rule(samples.ADVICE, _whole(samples.is_mapped)),
     Rule(random_bits.ADVICE, random_bits.is_random_bits),
 )
 

@@ -72,6 +72,27 @@ def test_a_carried_value_is_the_argument_where_the_loop_does_not_change_it(chang
     assert source(hlo, behind) == (behind if changes else x)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_carried_value_passes_through_copies_and_an_inner_loop(changes: bool) -> None:
+    """XLA:TPU copies what a loop keeps to VMEM and back, and passes it on through inner loops."""
+    hlo = Hlo()
+    x = hlo.parameter(*DIMS, path="x")
+    begin = hlo.add("tuple", x)
+    shape = hlo.known[begin]["shape"]
+    body, within = hlo.inner(), hlo.inner()
+    entry = body.add("get-tuple-element", body.add("parameter", shape=shape), dims=DIMS)
+    inner = within.add("get-tuple-element", within.add("parameter", shape=shape), dims=DIMS)
+    within.add("tuple", within.add("tanh", inner, dims=DIMS) if changes else inner)
+    started = body.add("copy-start", entry, dims=DIMS)
+    copied = body.add("copy-done", started, dims=DIMS)
+    loop = body.add("while", body.add("tuple", copied), shape=shape, calls=within)
+    body.add("tuple", body.add("get-tuple-element", loop, dims=DIMS, tuple_index=0))
+    outer = hlo.add("while", begin, shape=shape, calls=body)
+    behind = hlo.add("get-tuple-element", outer, dims=DIMS, tuple_index=0)
+
+    assert source(hlo, behind) == (behind if changes else x)
+
+
 def test_a_ring_ends() -> None:
     """In a damaged program a copy may be a copy of itself."""
     hlo = Hlo()

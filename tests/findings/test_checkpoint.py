@@ -82,3 +82,10 @@ def test_a_coarse_checkpoint_in_a_loop_over_micro_batches_is_told() -> None:
 
     lowered = on_one(accumulated, array(12, 512, 512), array(3, 65536, 512))
     assert slugs(explain(lowered, 512).findings)[0] == "checkpoint"
+
+
+def test_a_checkpoint_that_is_nested_needs_no_nesting() -> None:
+    """Each group of layers is checkpointed, and each layer in it."""
+    nested = "jit(f)/transpose(jvp())/while/body/closed_call/checkpoint/while/body/checkpoint/mul"
+
+    assert checkpoint.find(kept(32, FORWARD, [RECOMPUTED, UNDER, nested])) is None

@@ -10,7 +10,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings import classify
 from hbmwatch._findings.classify import RULES, candidates
 from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, kept
-from tests.findings.small import largest
+from tests.findings.small import classified, largest
 from tests.hlo import MIB, Hlo
 
 MIXED = "jit(f)/vmap()/jit(_one_hot)/threefry"
@@ -131,3 +131,49 @@ def test_the_evidence_of_equal_buffers() -> None:
     assert finding.evidence == (
         "2 buffers take 2 MiB (100% of the peak). The largest is f32[512,512] from jit(f)/vmap()/a."
     )
+
+
+def block(carries: bool, dims: tuple[int, int], name: str = "vmap()/add") -> ProgramFacts:
+    """A loop with a buffer for one block of rows, which it reduces and stacks.
+
+    Args:
+        carries: Whether each iteration reads what the one before it computed.
+        dims: The dimensions of the buffer.
+        name: The end of its op_name.
+    """
+    hlo, rows = Hlo(), dims[0]
+    stacked = hlo.add("broadcast", dims=(64, rows))
+    begin = hlo.add("tuple", stacked, hlo.parameter(dims[1], path="y"), hlo.parameter(rows))
+    body = hlo.inner()
+    given = body.add("parameter", shape=hlo.known[begin]["shape"])
+    shapes = ((64, rows), (dims[1],), (rows,))
+    whole, y, state = (
+        body.add("get-tuple-element", given, dims=shape, tuple_index=i)
+        for i, shape in enumerate(shapes)
+    )
+    spread = [body.add("broadcast", one, dims=dims) for one in (state, y)]
+    made = body.add("add", *spread, dims=dims, name=f"jit(f)/while/body/closed_call/{name}")
+    total = body.add("reduce", made, dims=(1, rows))
+    update = body.add("dynamic-update-slice", whole, total, dims=(64, rows))
+    started = body.add("copy-start", y, dims=(dims[1],))
+    kept = body.add("copy-done", started, dims=(dims[1],))
+    body.add("tuple", update, kept, body.add("negate", state, dims=(rows,)) if carries else state)
+    hlo.add("while", begin, shape=hlo.known[begin]["shape"], calls=body)
+    return hlo.facts((made,))
+
+
+@pytest.mark.parametrize(
+    ("carries", "dims", "name", "slug"),
+    [
+        (False, (256, 1024), "vmap()/add", None),
+        (True, (256, 1024), "vmap()/add", "pairwise"),
+        (False, (256, 1024), "add", None),
+        (False, (512, 512), "add", "pairwise"),
+    ],
+    ids=["a block of a vmap", "a step that needs the last one", "a block of pairs", "all pairs"],
+)
+def test_a_block_of_a_loop_is_not_the_whole(
+    carries: bool, dims: tuple[int, int], name: str, slug: str | None
+) -> None:
+    """What lax.map(batch_size=...) or a scan over chunks computes at a time is repaired already."""
+    assert classified(block(carries, dims, name)) == slug
