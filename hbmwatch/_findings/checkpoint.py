@@ -74,12 +74,12 @@ def _every_input(facts: ProgramFacts, inputs: Sequence[LiveBuffer]) -> Finding:
     layers = _layers(facts, max(inputs, key=lambda live: live.size_bytes))
     groups = math.isqrt(layers)
     return ADVICE.finding(
-        title=f"Nest jax.checkpoint: the saved inputs of {layers} layers fill the peak"
+        title=f"Nest jax.checkpoint: the saved inputs of {layers} layers or steps fill the peak"
         f"{at_line(inputs)}",
-        evidence=f"The inputs of {layers} checkpointed layers take {format_size(total)} "
+        evidence=f"The checkpointed inputs of {layers} layers or steps take {format_size(total)} "
         f"({plural(len(inputs), 'buffer')} computed{at_lines(inputs)}), which is most of the peak.",
-        remedy=f"Scan over about {groups} groups of layers, with jax.checkpoint around each group "
-        "and around each layer in it. This keeps the inputs of the groups and of the layers of one "
+        remedy=f"Scan over about {groups} groups of them, with jax.checkpoint around each group "
+        "and around each part of it. This keeps the inputs of the groups and those within one "
         "group. Or shard the activations (sequence parallelism), or offload them to the host.",
         saves_bytes=total - 2 * total // groups,
         buffers=inputs,

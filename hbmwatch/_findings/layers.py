@@ -31,11 +31,17 @@ class Call(NamedTuple):
 Calls = tuple[Call, ...]
 
 
-def around(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> str:
-    """What to checkpoint: "`block()`, called at train.py:40", or "the layer at train.py:27"."""
+def around(facts: ProgramFacts, buffers: Sequence[LiveBuffer], part: str) -> str:
+    """What to checkpoint: "`block()`, called at train.py:40", or "each layer at train.py:27".
+
+    Args:
+        facts: The failing program.
+        buffers: The residuals.
+        part: What to call the part of the program that makes them, where no function does.
+    """
     layer = find_layer(facts, buffers)
     if layer is None:
-        return f"the layer{at_line(buffers)}"
+        return f"{part}{at_line(buffers)}"
     return f"`{layer.function}()`, called at {layer.called_at}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings import classify
@@ -27,6 +29,9 @@ ADVICE = Advice(
     will_not_help=f"{AROUND_STEP}; policies such as everything_saveable or dots_saveable, which "
     "still save much of it",
 )
+# What has equal residuals without a scan: layers, or the steps of a loop in Python.
+REPEATED = "layer or step"
+EACH = f"each {REPEATED}"
 
 
 def find(facts: ProgramFacts) -> Finding | None:
@@ -46,27 +51,41 @@ def find(facts: ProgramFacts) -> Finding | None:
     if not freed:
         return None
     steps = max((b.loop_buffer.length for b in saved if b.loop_buffer is not None), default=0)
-    how = f"stacked by a scan of {steps} steps" if steps else "one set per layer"
+    part = _part(facts, saved, steps)
+    how = f", stacked by a scan of {steps} steps" if steps else ""
+    how = how or (f", one set per {REPEATED}" if part == EACH else "")
     remat = any(".remat" in live.op.instruction for live in facts.live)
     are = "is a residual" if len(saved) == 1 else "are residuals"
     return ADVICE.finding(
-        title=f"Rematerialize: put jax.checkpoint (remat) around {around(facts, saved)}",
+        title=f"Rematerialize: put jax.checkpoint (remat) around {around(facts, saved, part)}",
         evidence=f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) "
         f"{are}: computed in the forward pass{at_lines(saved)} and kept for the "
-        "backward pass, "
-        f"{how}."
+        f"backward pass{how}."
         + (
             " XLA already rematerializes some values (.remat), so the real demand is even higher."
             if remat
             else ""
         ),
         remedy="Put jax.checkpoint (jax.remat; flax nn.remat) around "
-        + ("the body of the scan" if steps else "each layer")
-        + ", with its default policy, which saves only the inputs of the layer."
+        + f"{part}, with its default policy, which saves only what goes into it."
         + offered(facts, ADVICE.slug, saved),
         saves_bytes=freed,
         buffers=saved,
     )
+
+
+def _part(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int) -> str:
+    """What to checkpoint: equal residuals may be of layers with weights of their own, or of steps.
+
+    Args:
+        facts: The failing program.
+        saved: The residuals.
+        steps: The length of the scan that stacks them; 0 if none does.
+    """
+    if steps:
+        return "the body of the scan"
+    repeated = any(facts.buffers.families[live.family] > 1 for live in saved)
+    return EACH if repeated else "the computation"
 
 
 def _is_large_value(facts: ProgramFacts, live: LiveBuffer) -> bool:

@@ -68,15 +68,20 @@ def title(frames: list[tuple[str, int, int]], made: list[int], others: list[int]
         ([STEP, LOSS, BLOCK, PART, SUM], [3, 3, 4], [5], "`block()`, called at train.py:30"),
         ([STEP, LOSS, BLOCK, PART, SUM], [4, 4, 4, 3], [5], "`ffn()`, called at train.py:27"),
         ([STEP, LOSS, BLOCK, PART, SUM], [4, 4, 4, 2, 5], [5], "`ffn()`, called at train.py:27"),
-        ([STEP, LOSS, SUM], [2, 2, 2], [3], "the layer at train.py:30"),
-        ([STEP, LOSS, ("<lambda>", 27, 2), SUM], [3, 3, 3], [4], "the layer at train.py:27"),
+        ([STEP, LOSS, SUM], [2, 2, 2], [3], "each layer or step at train.py:30"),
+        (
+            [STEP, LOSS, ("<lambda>", 27, 2), SUM],
+            [3, 3, 3],
+            [4],
+            "each layer or step at train.py:27",
+        ),
         (
             [STEP, LOSS, BLOCK, ("<library>", 9, 3), SUM],
             [4, 4, 4],
             [5],
             "`block()`, called at train.py:30",
         ),
-        ([STEP, LOSS, ("", 27, 2), SUM], [3, 3, 3], [4], "the layer at train.py:27"),
+        ([STEP, LOSS, ("", 27, 2), SUM], [3, 3, 3], [4], "each layer or step at train.py:27"),
     ],
     ids=[
         "a function",

@@ -35,7 +35,27 @@ def test_all_layers_but_one_are_freed() -> None:
     assert finding is not None
     assert finding.saves_bytes == 4 * MIB
     assert "5 buffers (5 MiB at the peak) are residuals" in finding.evidence
-    assert "one set per layer" in finding.evidence
+    assert "one set per layer or step" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("equal", "part"), [(5, "each layer or step"), (1, "the computation")], ids=["five", "one"]
+)
+def test_a_layer_has_equal_residuals(equal: int, part: str) -> None:
+    """Layers and the steps of a loop in Python look alike; a single set is of neither."""
+    hlo = Hlo()
+    x = hlo.parameter(512, 256, path="x")
+    sizes = [512] * equal if equal > 1 else [512, 1024]
+    made = [hlo.add("sort", x, dims=(size, 256), name=FORWARD) for size in sizes]
+    for one in made:
+        dims = hlo.known[one]["shape"]["dimensions"]
+        hlo.add("multiply", one, dims=dims, name=BACKWARD)
+    finding = residuals.find(hlo.facts(tuple(made)))
+
+    assert finding is not None
+    assert finding.title == f"Rematerialize: put jax.checkpoint (remat) around {part}"
+    assert f"(jax.remat; flax nn.remat) around {part}, with" in finding.remedy
+    assert ("one set per layer or step" in finding.evidence) == (equal > 1)
 
 
 def test_the_logits_are_no_residual_of_a_layer() -> None:
