@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hbmwatch._preflight.largest import largest as largest
     from hbmwatch._preflight.plan import plan as plan
     from hbmwatch._preflight.plans import Plan as Plan
-    from hbmwatch._preflight.plans import Row as Row
+    from hbmwatch._preflight.plans import PlanRow as PlanRow
     from hbmwatch._preflight.verdicts import Fit as Fit
     from hbmwatch._preflight.verdicts import Largest as Largest
     from hbmwatch._preflight.verify import Verification as Verification
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _HOME = {
     "DeviceMemory": "_records.report",
     "Finding": "_records.report",
-    "FoldedReport": "_report.folded",
     "Fit": "_preflight.verdicts",
+    "FoldedReport": "_report.folded",
     "HbmOomError": "_explain.errors",
     "Largest": "_preflight.verdicts",
     "LiveArrays": "_records.report",
@@ -49,19 +49,19 @@ _HOME = {
     "PeakOp": "_records.peak_op",
     "PeakSummary": "_records.peak",
     "Plan": "_preflight.plans",
+    "PlanRow": "_preflight.plans",
     "Process": "_records.process",
     "ProfileError": "_records.profile_error",
-    "Row": "_preflight.plans",
     "Verification": "_preflight.verify",
     "fits": "_preflight.fits",
-    "load_ipython_extension": "_watch.ipython",
-    "unload_ipython_extension": "_watch.ipython",
     "fold_reports": "_report.folded",
     "largest": "_preflight.largest",
+    "load_ipython_extension": "_watch.ipython",
     "load_peak_summary": "_profiles.load",
     "parse_oom": "_messages.parse",
     "parse_ooms": "_messages.parse",
     "plan": "_preflight.plan",
+    "unload_ipython_extension": "_watch.ipython",
     "verify": "_preflight.verify",
     "watch_hbm": "_watch.decorator",
 }
@@ -79,9 +79,9 @@ __all__ = [
     "PeakOp",
     "PeakSummary",
     "Plan",
+    "PlanRow",
     "Process",
     "ProfileError",
-    "Row",
     "Verification",
     "__version__",
     "fits",

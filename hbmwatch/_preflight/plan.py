@@ -12,7 +12,7 @@ from hbmwatch._preflight.changes.tracing import call_of
 from hbmwatch._preflight.changes.variants import variants as trying
 from hbmwatch._preflight.fits import check_options
 from hbmwatch._preflight.planning import Search
-from hbmwatch._preflight.plans import Plan, Row
+from hbmwatch._preflight.plans import Plan, PlanRow
 from hbmwatch._preflight.targets import Target, resolve, target_of
 from hbmwatch._preflight.tries import Tried, Tries
 from hbmwatch._preflight.verdicts import Fit
@@ -122,12 +122,12 @@ def _check_limit(target: Target, limit_bytes: int | None) -> None:
         raise ValueError(f"the memory limit of {target} is unknown; pass limit_bytes")
 
 
-def _row(tried: Tried) -> Row:
+def _row(tried: Tried) -> PlanRow:
     """A try as the user reads it."""
     changes = [change for change, _ in tried.steps]
     edits = tuple(edit for _, edit in tried.steps)
     kinds: list[Any] = [change.kind for change in changes]
-    return Row(
+    return PlanRow(
         changes=tuple(change.name for change in changes),
         kind=max(kinds),
         what=", ".join(edit.what for edit in edits),

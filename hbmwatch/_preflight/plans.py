@@ -20,7 +20,7 @@ _INDENT = "     "
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlanRow:
     """One change to a step, or several together, and what the compiler says of it.
 
     All sizes are per device.
@@ -123,7 +123,7 @@ class Plan:
     __module__ = "hbmwatch"
 
     before: Fit
-    rows: tuple[Row, ...] = ()
+    rows: tuple[PlanRow, ...] = ()
     untried: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     keep_values: bool = True
@@ -131,7 +131,7 @@ class Plan:
     seconds: float = 0.0
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> PlanRow | None:
         """The best row that fits; None if there is none.
 
         With keep_values, a change with other values is never the best one, but a variant that the
@@ -164,7 +164,7 @@ class Plan:
             "them, and row.apply(step) applies one"
         )
 
-    def _is_allowed(self, row: Row) -> bool:
+    def _is_allowed(self, row: PlanRow) -> bool:
         return row.kind != "C" or not self.keep_values or row.changes == (VARIANT,)
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,16 +219,16 @@ class Plan:
         return "\n".join(lines)
 
 
-def _details(row: Row) -> list[str]:
+def _details(row: PlanRow) -> list[str]:
     """What to write, where, and what it does to the values."""
     where = [f"{_INDENT}where: {', '.join(row.where)}"] if row.where else []
     write = [f"{_INDENT}write: {line}" for line in row.code.splitlines()]
     return [*write, *where, f"{_INDENT}values: {row.values}"]
 
 
-def _refused(rows: Sequence[Row]) -> Iterator[str]:
+def _refused(rows: Sequence[PlanRow]) -> Iterator[str]:
     """A line for each set of changes that does not fit: the edit with the lowest peak."""
-    by_changes: dict[tuple[str, ...], list[Row]] = {}
+    by_changes: dict[tuple[str, ...], list[PlanRow]] = {}
     for row in rows:
         by_changes.setdefault(row.changes, []).append(row)
     for changes, alike in by_changes.items():

@@ -7,6 +7,7 @@ HBMWATCH_FULL_COMPILES is set.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import jax
 import pytest
@@ -22,16 +23,20 @@ OF_TODAY = pytest.mark.skipif(
 )
 
 
+def matrix() -> list[Any]:
+    """Each program on one target, in turn; with HBMWATCH_FULL_COMPILES each program on all."""
+    targets = {"v5e": pytest.mark.tpu, "h100": pytest.mark.gpu, "v6e": pytest.mark.tpu}
+    chosen = [
+        (name, on)
+        for number, name in enumerate(steps.SMALL)
+        for place, on in enumerate(targets)
+        if "HBMWATCH_FULL_COMPILES" in os.environ or number % len(targets) == place
+    ]
+    return [pytest.param(name, on, marks=targets[on]) for name, on in chosen]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", steps.SMALL)
-@pytest.mark.parametrize(
-    "on",
-    [
-        pytest.param("v5e", marks=pytest.mark.tpu),
-        pytest.param("v6e", marks=pytest.mark.tpu),
-        pytest.param("h100", marks=pytest.mark.gpu),
-    ],
-)
+@pytest.mark.parametrize(("name", "on"), matrix())
 def test_the_assignment_has_the_figures_of_the_whole_compile(name: str, on: str) -> None:
     """Peak and total are equal to the byte.
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import Fit, Plan, Row, fits, plan
+from hbmwatch import Fit, Plan, PlanRow, fits, plan
 from hbmwatch._preflight.changes import CHANGES
 from hbmwatch._records.message import OomMessage
 from hbmwatch._report.report import OomReport
@@ -177,10 +177,10 @@ def verdict(fitting: bool | None, gib: float, proof: Any = "assigned", error: st
     return Fit(fitting, size, size, 15 * GIB, "v5e", proof, report, error=error)
 
 
-def row(changes: str, kind: Any, fit: Fit, where: tuple[str, ...] = ()) -> Row:
+def row(changes: str, kind: Any, fit: Fit, where: tuple[str, ...] = ()) -> PlanRow:
     """A row that says what its changes are called."""
     code = "\n".join(f"write {change}" for change in changes.split())
-    return Row(tuple(changes.split()), kind, f"doing {changes}", code, where, "the same", fit)
+    return PlanRow(tuple(changes.split()), kind, f"doing {changes}", code, where, "the same", fit)
 
 
 TEXT = """\
