@@ -71,8 +71,11 @@ def added_by_index(graph: Graph, lengths: Set[int]) -> frozenset[int]:
             if scatter.opcode != "scatter" or "transpose(" in scatter.metadata.op_name:
                 continue
             rows = [operand.shape.dimensions[:1] for operand in graph.operands(scatter)[:2]]
-            if len(rows) == 2 and not lengths.isdisjoint(rows[1]) and _adds(graph, scatter):
-                found.update(*rows)
+            if len(rows) == 2 and rows[1] and _adds(graph, scatter):
+                # A loop over blocks of edges adds one block at a time.
+                whole = {length for length in lengths if length % max(rows[1][0], 1) == 0}
+                if whole and rows[1][0] > 1:
+                    found.update(*rows, whole)
     return frozenset(found)
 
 

@@ -76,6 +76,7 @@ class BufferAdvice(Advice):
         remedy: What to change.
         remedy_for: Gives the remedy where it depends on the buffers; None: it is remedy.
         freed_bytes: The bytes that the remedy frees, at most.
+        freed_for: Gives them where they depend on more than the buffers; None: it is freed_bytes.
         names_argument: Whether the evidence names the argument that the buffer is a copy of.
         even_if_padded: Whether it also applies to a buffer that is mostly padding.
         reads_origin: Whether its rule reads the origin of the buffer.
@@ -86,6 +87,7 @@ class BufferAdvice(Advice):
     title: str
     remedy: str
     freed_bytes: Callable[[Sequence[LiveBuffer]], int] = all_bytes
+    freed_for: Callable[[Sequence[Candidate]], int] | None = None
     names_argument: bool = False
     even_if_padded: bool = False
     reads_origin: bool = True

@@ -12,6 +12,7 @@ from hbmwatch._findings.phrases import ERROR_1000, at_line, list_some, plural
 from hbmwatch._findings.verdict import freed_together, left_bytes, unnamed
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.types import float_bits
 
 ADVICE = Advice(slug="aggregate", prior_weight=0.3, link=ERROR_1000, change="half-batch")
 # A batch that scales less than a tenth of the bytes over the limit cannot make the program fit.
@@ -48,7 +49,7 @@ def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
     return ADVICE.finding(
         title=title,
         evidence=evidence,
-        remedy=_remedy(facts, scales),
+        remedy=_remedy(facts, scales, largest),
         saves_bytes=batch.scaling_bytes - halved if scales else None,
         certainty="derived" if scales else "hint",
         change=None if scales else "",
@@ -56,14 +57,28 @@ def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
     )
 
 
-def _remedy(facts: ProgramFacts, scales: bool) -> str:
-    """What to change: the batch only where there is one, gradients only where they exist."""
-    pieces = "Compute the largest buffers in pieces (jax.lax.map over blocks)"
+def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) -> str:
+    """What to change: the batch only where there is one, gradients only where they exist.
+
+    Pieces do not make arguments and results smaller, and nobody maps over what a private function
+    of a library makes, such as the rows of a sparse product.
+    """
+    kinds = {live.op.kind for live in largest}
+    changes = []
     if scales:
         trains = facts.buffers.differentiated
-        pieces = "Use a smaller batch"
-        pieces += " (accumulate gradients over micro-batches)" if trains else ""
-    return f"{pieces}, shard over more devices, or use a narrower dtype."
+        micro = " (accumulate gradients over micro-batches)" if trains else ""
+        changes.append(f"use a smaller batch{micro}")
+    elif kinds == {"output"}:
+        changes.append("return less")
+    elif "parameter" not in kinds and not any("jit(_" in live.name for live in largest):
+        changes.append("compute the largest buffers in pieces (jax.lax.map over blocks)")
+    changes.append("shard over more devices")
+    if any(float_bits(live.element_type) for live in largest):
+        changes.append("use a narrower dtype")
+    text = ", ".join(changes[:-1]) + ("," if len(changes) > 2 else "")
+    text = f"{text} or {changes[-1]}" if len(changes) > 1 else changes[0]
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _describe_peak(

@@ -152,7 +152,7 @@ def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
         evidence=_evidence(advice, found, buffers),
         remedy=(advice.remedy_for(found) if advice.remedy_for is not None else advice.remedy)
         + offered(found[0].facts, advice.slug, buffers),
-        saves_bytes=advice.freed_bytes(buffers),
+        saves_bytes=advice.freed_for(found) if advice.freed_for else advice.freed_bytes(buffers),
         buffers=buffers,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
@@ -23,9 +24,29 @@ def _order(live: LiveBuffer, facts: ProgramFacts) -> str:
     return f", with its dimensions in the order {ours} instead of {theirs}"
 
 
+def _freed(found: Sequence[Candidate]) -> int:
+    """The bytes that one layout frees: the argument, or the copy where that is smaller.
+
+    The argument then takes what the copy takes now, padding included.
+    """
+    arguments = {a.number: a.size_bytes for a in found[0].facts.arguments}
+    total = 0
+    for candidate in found:
+        number = _number(candidate)
+        for live in candidate.buffers:
+            total += min(live.size_bytes, arguments.get(number, live.size_bytes))
+    return total
+
+
+def _number(candidate: Candidate) -> int:
+    """The number of the argument that a buffer is a copy of; -1 where it is not known."""
+    graph = candidate.facts.buffers.graph
+    return graph.argument_ids.get(source_of(graph, candidate.first.instruction).id, -1)
+
+
 ADVICE = BufferAdvice(
     slug="layout-copy",
-    prior_weight=1.4,
+    prior_weight=1.7,
     title="The compiler keeps a second copy of an argument in another layout{at}",
     remedy="Store the argument in the layout that the program uses (transpose it once, before the "
     "call), or let jit choose it with jax.experimental.layout (Format, Layout.AUTO).",
@@ -33,6 +54,7 @@ ADVICE = BufferAdvice(
     will_not_help="donation: both copies are needed while the program runs",
     names_argument=True,
     even_if_padded=True,
+    freed_for=_freed,
     detail=_order,
 )
 _MEMORY_SPACE = re.compile(r":S\(\d+\)(?=})|S\(\d+\)")
@@ -50,15 +72,47 @@ def is_copied_state(candidate: Candidate) -> bool:
         return False
     source = source_of(candidate.facts.buffers.graph, first.instruction)
     is_argument = candidate.facts.buffers.graph.is_argument(source)
-    return is_argument and _layout(first.op.shape) != _layout(shape_text(source.shape))
+    return (
+        is_argument
+        and _is_reused(candidate)
+        and _layout(first.op.shape) != _layout(shape_text(source.shape))
+    )
 
 
 def is_moved_argument(candidate: Candidate) -> bool:
     """Whether a temporary is an argument that was only moved."""
     if candidate.first.op.kind != "temporary" or not candidate.is_argument:
         return False
+    if not _has_dimensions(candidate) or (_is_carried(candidate) and not _is_reused(candidate)):
+        return False
     shapes = {_layout(shape_text(end.instruction.shape)) for end in candidate.origin.ends}
     return candidate.origin.chain <= _ONLY_MOVES and _layout(candidate.first.op.shape) not in shapes
+
+
+def _is_reused(candidate: Candidate) -> bool:
+    """Whether an output reuses the memory of the argument, so that a loop may update it there."""
+    number = _number(candidate)
+    return any(a.number == number and a.aliased for a in candidate.facts.arguments)
+
+
+def _is_carried(candidate: Candidate) -> bool:
+    """Whether a loop starts from a buffer and changes it: it is no second copy, but the carry."""
+    graph, copy = candidate.facts.buffers.graph, candidate.first.instruction
+    return any(
+        operand == copy.id and not graph.keeps(loop, position)
+        for start in graph.users(copy)
+        if start.opcode == "tuple"
+        for loop in graph.users(start)
+        if loop.opcode == "while"
+        for position, operand in enumerate(start.operand_ids)
+    )
+
+
+def _has_dimensions(candidate: Candidate) -> bool:
+    """Whether a buffer has the dimensions of an argument, in any order: else it is a reshape."""
+    ends = (sorted(end.instruction.shape.dimensions) for end in candidate.origin.ends)
+    ours = sorted(size for size in candidate.first.dims if size > 1)
+    return any([size for size in dims if size > 1] == ours for dims in ends)
 
 
 def _layout(shape: str) -> str:

@@ -100,7 +100,17 @@ def find_findings(
     worth = _worth_reporting(facts, found)
     rest = attempt(functools.partial(aggregate.find, others=worth), None)
     worth += [rest] if rest is not None else []
-    return tuple(sorted(worth, key=lambda finding: -rank(facts, finding)))
+    return tuple(
+        sorted(worth, key=lambda f: (not _is_about_arguments(facts, f, worth), -rank(facts, f)))
+    )
+
+
+def _is_about_arguments(facts: ProgramFacts, finding: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether a finding is on arguments that exceed the limit alone: it comes first."""
+    if all(other.slug != arguments.ADVICE.slug for other in findings):
+        return False
+    given = {op.instruction for op in facts.summary.ops if op.kind == "parameter"}
+    return not given.isdisjoint(finding.buffers)
 
 
 def _larger_of_each_slug(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.pairwise import multiplies_rows
 from hbmwatch._findings.phrases import LAX_MAP
 from hbmwatch._findings.random_bits import RANDOM_NAMES
 
+_CHUNKS = "jax.lax.map(f, xs, batch_size=...) instead of jax.vmap"
+
+
+def _remedy(found: Sequence[Candidate]) -> str:
+    """What to change: chunks do not make a result smaller."""
+    if all(candidate.first.op.kind != "output" for candidate in found):
+        return ADVICE.remedy
+    return (
+        "Chunks alone do not make a result of the program smaller. Reduce it inside the chunks "
+        f"({_CHUNKS}, with an f that returns a mean or less), shard it, or call the function for "
+        "one chunk at a time and move each result to host memory."
+    )
+
+
 ADVICE = BufferAdvice(
     slug="samples",
     prior_weight=1.6,
     title="A vmap computes all of its results at once{at}",
-    remedy="Go over the mapped axis in chunks: jax.lax.map(f, xs, batch_size=...) instead of "
-    "jax.vmap, and reduce inside.",
+    remedy=f"Go over the mapped axis in chunks: {_CHUNKS}, and reduce inside.",
+    remedy_for=_remedy,
     link=LAX_MAP,
     will_not_help="jit alone: vmap is the same as writing out the batch dimension",
 )

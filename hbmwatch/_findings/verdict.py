@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.fitting_batch import fitting_length
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.types import float_bits
 
 # It halves the batch, which halves what other findings free: it is an alternative to them.
 _ALTERNATIVE = "aggregate"
@@ -35,16 +36,22 @@ def verdict(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
         return _hopeless(facts, kept)
     freed = freed_together(facts, findings)
     if not freed:
-        told = f"{format_size(needed)} is needed, and no finding says how to free it."
-        return _batch(facts) or told
+        told = f"{format_size(needed)} is needed"
+        return _batch(facts) or (
+            f"{told}." if findings else f"{told}, and no finding says how to free it."
+        )
     count = sum(1 for f in findings if f.slug != _ALTERNATIVE and f.saves_bytes)
     these = "This frees" if count == 1 else "These free"
     together = "" if count == 1 else " together"
-    told = f"{these} up to {format_size(freed)}{together}; {format_size(needed)} is needed: "
+    told = f"{these} up to {format_size(freed)}{together}"
     if freed >= needed:
-        return f"{told}enough."
+        return f"{told}; {format_size(needed)} is needed: enough."
+    # A change may free more than the buffers of its finding.
     rest = _batch(facts) or _remaining(facts, findings)
-    return f"{told}{format_size(needed - freed)} remains. {rest}".strip()
+    return (
+        f"{told} in the buffers named; {format_size(needed)} is needed: "
+        f"{format_size(needed - freed)} more has to be freed in other buffers. {rest}"
+    ).strip()
 
 
 def freed_together(facts: ProgramFacts, findings: Sequence[Finding]) -> int:
@@ -152,13 +159,20 @@ def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
         kind, ("arguments and outputs", "take")
     )
     size = alone.get(kind, size)
+    halved = _halved(facts, [kind] if kind else _KEPT, size)
+    narrower = ", or a narrower dtype," if halved <= limit else ""
     where = f"these {facts.device_count} devices" if facts.device_count > 1 else "one device"
     devices = -(-size * facts.device_count // limit)
     return (
         f"The {what} alone {verb} {format_size(size)}, and a device has {format_size(limit)}: no "
-        f"change to the computation fits {where}; {devices} or more such devices, or a narrower "
-        "dtype, might."
+        f"change to the computation fits {where}; {devices} or more such devices{narrower} might."
     )
+
+
+def _halved(facts: ProgramFacts, kinds: Collection[str], size: int) -> int:
+    """What bytes of some kinds become where float32 is stored as bfloat16."""
+    wide = (live for live in facts.live if live.op.kind in kinds)
+    return size - sum(live.size_bytes for live in wide if float_bits(live.element_type) == 32) // 2
 
 
 def _batch(facts: ProgramFacts) -> str:

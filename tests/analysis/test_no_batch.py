@@ -39,24 +39,29 @@ def test_what_a_loop_reads_row_by_row_is_no_batch(rows: int, starts_with: str, l
 
 
 @pytest.mark.parametrize(
-    ("combines", "name", "length"),
+    ("combines", "name", "rows", "length"),
     [
-        ("add", "jit(f)/jvp()/scatter-add", 0),
-        ("add", "jit(f)/transpose(jvp())/scatter-add", 4096),
-        ("parameter", "jit(f)/scatter", 4096),
+        ("add", "jit(f)/jvp()/scatter-add", 4096, 0),
+        ("add", "jit(f)/jvp()/while/body/scatter-add", 512, 0),
+        ("add", "jit(f)/jvp()/scatter-add", 500, 4096),
+        ("add", "jit(f)/transpose(jvp())/scatter-add", 4096, 4096),
+        ("parameter", "jit(f)/scatter", 4096, 4096),
     ],
-    ids=["edges", "the gradient of a lookup", "set"],
+    ids=["edges", "a block of edges", "other rows", "the gradient of a lookup", "set"],
 )
-def test_the_edges_of_a_graph_are_no_batch(combines: str, name: str, length: int) -> None:
+def test_the_edges_of_a_graph_are_no_batch(
+    combines: str, name: str, rows: int, length: int
+) -> None:
     """The forward pass adds their rows to those of nodes, by an index."""
     hlo = Hlo()
     index = hlo.parameter(4096, dtype=S32, path="receivers")
     nodes = hlo.parameter(1024, 8, path="h")
-    rows = hlo.add("sort", dims=(4096, 512), name="jit(f)/sort")
+    values = hlo.add("sort", index, dims=(4096, 512), name="jit(f)/sort")
+    part = hlo.add("slice", index, dims=(rows,), dtype=S32)
     inner = hlo.inner()
     inner.add(combines, dims=())
-    hlo.add("scatter", nodes, index, rows, dims=(1024, 8), name=name, calls=inner)
-    facts = hlo.facts((rows,))
+    hlo.add("scatter", nodes, part, values, dims=(1024, 8), name=name, calls=inner)
+    facts = hlo.facts((values,))
 
     assert facts.batch.length == length
 

@@ -10,7 +10,7 @@ from hbmwatch._findings.fitting_batch import fitting_length
 from hbmwatch._findings.rank import find_findings
 from tests.findings.cases import explained
 from tests.findings.small import limited
-from tests.hlo import MIB, Hlo
+from tests.hlo import F32, MIB, S32, Hlo
 
 
 def inference(
@@ -153,3 +153,35 @@ def test_no_batch_is_named_where_none_would_fit() -> None:
 
     assert set(findings) == {"aggregate", "arguments"}
     assert "should fit" not in findings["aggregate"].evidence
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "dtype", "remedy"),
+    [
+        (
+            "temporary",
+            "jit(f)/sort",
+            F32,
+            "Compute the largest buffers in pieces (jax.lax.map over blocks), shard over more "
+            "devices, or use a narrower dtype.",
+        ),
+        ("output", "jit(f)/sort", F32, "Return less, shard over more devices, or use a narrower "),
+        ("parameter", "x", F32, "Shard over more devices or use a narrower dtype."),
+        ("temporary", "jit(f)/jit(_unique)/sort", S32, "Shard over more devices."),
+    ],
+)
+def test_the_remedy_is_one_for_the_largest_buffers(
+    kind: str, name: str, dtype: int, remedy: str
+) -> None:
+    """Pieces are of no use for arguments, results and what a library makes of integers."""
+    hlo = Hlo()
+    if kind == "parameter":
+        hlo.parameter(1, 1048576, dtype=dtype, path=name)
+        facts = hlo.facts((hlo.add("sort", dims=(256,), name="jit(f)/sort"),))
+    else:
+        made = hlo.add("sort", dims=(4, 262144), dtype=dtype, name=name)
+        facts = hlo.facts((made,)) if kind == "temporary" else hlo.facts(outputs=(made,))
+    finding = aggregate.find(facts)
+
+    assert finding is not None
+    assert finding.remedy.startswith(remedy)

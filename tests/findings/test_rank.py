@@ -98,3 +98,13 @@ def test_a_finder_that_fails_costs_no_other_finding(monkeypatch: pytest.MonkeyPa
 
     assert report.findings == findings
     assert [problem.endswith("RuntimeError: no luck") for problem in problems] == [True]
+
+
+def test_arguments_above_the_limit_come_before_temporaries() -> None:
+    """No change to the computation makes them fit."""
+    hlo = Hlo()
+    hlo.parameter(12, 512, 512, path="cache")
+    made = hlo.add("constant", dims=(40, 512, 512))
+    findings = found(hlo.facts(constants=(made,), message=limited(10, 52)))
+
+    assert findings[:2] == ["arguments", "constant"]

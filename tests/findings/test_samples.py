@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hbmwatch._findings import classify
 from tests.findings.products import SOFTMAX, product
 from tests.findings.small import classified
 from tests.hlo import Hlo
@@ -36,3 +37,16 @@ def test_a_likelihood_of_each_sample_is_no_logits(name: str, slug: str) -> None:
     facts = product((2048, 8), (8, 4096), (2048, 4096), name, SOFTMAX, computed=True)
 
     assert classified(facts) == slug
+
+
+@pytest.mark.parametrize("returned", [True, False], ids=["a result", "a temporary"])
+def test_chunks_alone_do_not_make_a_result_smaller(returned: bool) -> None:
+    """It has to be reduced, sharded or moved."""
+    hlo = Hlo()
+    x = hlo.parameter(8, path="x")
+    made = hlo.add("sort", x, dims=(512, 512), name="jit(f)/vmap()/sort")
+    facts = hlo.facts(outputs=(made,)) if returned else hlo.facts((made,))
+    (finding,) = classify.find(facts)
+
+    assert finding.slug == "samples"
+    assert ("Chunks alone do not make a result" in finding.remedy) == returned

@@ -38,13 +38,13 @@ def finding(saves_mib: float, *buffers: str, slug: str = "dtype") -> Finding:
         ),
         (
             [(2, "a"), (2, "a")],
-            "These free up to 3 MiB together; 4 MiB is needed: 1 MiB remains. The largest other: "
-            "f32[4,262144], 4 MiB.",
+            "These free up to 3 MiB together in the buffers named; 4 MiB is needed: 1 MiB more "
+            "has to be freed in other buffers. The largest other: f32[4,262144], 4 MiB.",
         ),
         (
             [(2, "a")],
-            "This frees up to 2 MiB; 4 MiB is needed: 2 MiB remains. The largest other: "
-            "f32[4,262144], 4 MiB.",
+            "This frees up to 2 MiB in the buffers named; 4 MiB is needed: 2 MiB more has to be "
+            "freed in other buffers. The largest other: f32[4,262144], 4 MiB.",
         ),
         ([], "4 MiB is needed, and no finding says how to free it."),
     ],
@@ -69,17 +69,32 @@ def test_there_is_no_verdict_where_nothing_is_missing_or_no_limit_is_known() -> 
     assert verdict(hlo.facts((made,)), []) == ""
 
 
-def test_an_output_that_no_device_can_hold_is_told_first() -> None:
-    """As many devices as would hold it."""
+@pytest.mark.parametrize(
+    ("limit_mib", "said"),
+    [
+        (15.75, "one device; 3 or more such devices might."),
+        (20, "one device; 2 or more such devices, or a narrower dtype, might."),
+    ],
+    ids=["20 MiB are too much", "20 MiB fit"],
+)
+def test_an_output_that_no_device_can_hold_is_told_first(limit_mib: float, said: str) -> None:
+    """As many devices as would hold it; bfloat16 only where it is narrow enough."""
     hlo = Hlo()
     x = hlo.parameter(256, path="x")
     made = hlo.add("sort", x, dims=(40, 262144))
-    facts = hlo.facts(outputs=(made,), message=limited(15.75, 40))
+    facts = hlo.facts(outputs=(made,), message=limited(limit_mib, 40))
 
-    assert verdict(facts, find_findings(facts)) == (
-        "The output alone takes 40 MiB, and a device has 15.8 MiB: no change to the computation "
-        "fits one device; 3 or more such devices, or a narrower dtype, might."
-    )
+    told = verdict(facts, find_findings(facts))
+    assert told.startswith("The output alone takes 40 MiB, and a device has ")
+    assert told.endswith(f"no change to the computation fits {said}")
+
+
+def test_a_finding_without_bytes_says_how_too() -> None:
+    """A remedy whose bytes are not known stands above the verdict."""
+    facts, _ = program()
+    unknown = ADVICE["aggregate"].finding("t", "e", "r", None)
+
+    assert verdict(facts, [unknown]) == "4 MiB is needed."
 
 
 def test_a_smaller_batch_is_an_alternative_and_not_added() -> None:
