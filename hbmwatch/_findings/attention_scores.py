@@ -22,8 +22,8 @@ def _weigh(facts: ProgramFacts, finding: Finding) -> float:
 
 
 _KERNELS = (
-    "on a TPU, a Pallas kernel (jax.experimental.pallas.ops.tpu: flash_attention or "
-    'splash_attention); on a GPU, jax.nn.dot_product_attention with implementation="cudnn"'
+    "on a TPU, a Pallas kernel (flash_attention or splash_attention); on a GPU, "
+    'jax.nn.dot_product_attention with implementation="cudnn"'
 )
 ADVICE = BufferAdvice(
     slug="attention-scores",
@@ -62,6 +62,22 @@ def is_attention(candidate: Candidate) -> bool:
 def is_attention_in_training(candidate: Candidate) -> bool:
     """Whether it is attention, and the program has a backward pass."""
     return candidate.facts.buffers.differentiated and is_attention(candidate)
+
+
+def is_gradient(candidate: Candidate) -> bool:
+    """Whether the backward pass makes a buffer with the dimensions of a score matrix."""
+    if "transpose(" not in candidate.first.name or candidate.product is None:
+        return False
+    return tuple(sorted(candidate.first.dims)) in candidate.facts.once(_scores)
+
+
+def _scores(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:
+    """The sorted dimensions of the score matrices at the peak."""
+    families = {live.family: live for live in facts.live if live.op.kind != "parameter"}
+    large = (live for live in families.values() if live.size_bytes >= facts.least_part_bytes)
+    return frozenset(
+        tuple(sorted(live.dims)) for live in large if is_attention(Candidate(facts, [live]))
+    )
 
 
 def is_kept(candidate: Candidate) -> bool:

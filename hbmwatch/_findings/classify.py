@@ -78,6 +78,7 @@ RULES = (
     Rule(pairwise.GATHER_ADVICE, _all_rows(pairwise.gathers_pairs)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.is_mapped_twice)),
     Rule(attention_scores.TRAINING_ADVICE, _all_rows(attention_scores.is_attention_in_training)),
+    Rule(attention_scores.TRAINING_ADVICE, _all_rows(attention_scores.is_gradient)),
     Rule(attention_scores.ADVICE, _all_rows(attention_scores.is_attention)),
     Rule(samples.ADVICE, _whole(samples.is_product_of_samples)),
     Rule(logits.ADVICE, _whole(logits.is_logits)),

@@ -6,7 +6,7 @@ import pytest
 
 from hbmwatch._findings import attention_scores, classify
 from hbmwatch._findings.rank import find_findings
-from tests.findings.products import product
+from tests.findings.products import SOFTMAX, product
 from tests.findings.saved import BACKWARD
 from tests.findings.small import classified
 from tests.hlo import Hlo
@@ -39,10 +39,35 @@ def test_each_kernel_is_named_with_its_platform(trains: bool) -> None:
 
     assert finding.remedy == (
         "Use attention that never stores the score matrix: on a TPU, a Pallas kernel "
-        "(jax.experimental.pallas.ops.tpu: flash_attention or splash_attention); on a GPU, "
+        "(flash_attention or splash_attention); on a GPU, "
         'jax.nn.dot_product_attention with implementation="cudnn". Or jax.lax.map over blocks of '
         f"queries{checkpoint}."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "count"),
+    [
+        ("jit(f)/transpose(jvp())/dot_general", (2, 1024, 512), 2),
+        ("jit(f)/transpose(jvp())/dot_general", (2, 512, 512), 1),
+        ("jit(f)/dot_general", (2, 1024, 512), 1),
+    ],
+    ids=["gradient", "another size", "forward"],
+)
+def test_the_gradient_of_scores_is_one_of_the_buffers(
+    name: str, dims: tuple[int, ...], count: int
+) -> None:
+    """An attention that never stores the scores does not store their gradient either."""
+    hlo = Hlo()
+    x = hlo.parameter(2, 512, 8, path="x")
+    q, k = hlo.add("sort", x, dims=(2, 512, 8)), hlo.add("sort", x, dims=(2, 1024, 8))
+    made = hlo.add("dot", q, k, dims=(2, 512, 1024), name="jit(f)/dot_general")
+    hlo.add("subtract", made, made, dims=(2, 512, 1024), name=SOFTMAX)
+    gradient = hlo.add("dot", q, k, dims=dims, name=name)
+    findings = classify.find(hlo.facts((made, gradient)))
+    (scores,) = [finding for finding in findings if finding.slug == "attention-scores"]
+
+    assert len(scores.buffers) == count
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def test_the_order_of_the_rules() -> None:
         "pairwise",
         "attention-scores",
         "attention-scores",
+        "attention-scores",
         "samples",
         "logits",
         "pairwise",
