@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -105,6 +105,7 @@ def test_a_smaller_batch_is_an_alternative_and_not_added() -> None:
     assert freed_together(facts, both) == MIB
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 16), st.sets(st.integers(0, 2), min_size=1)), max_size=6))
 def test_together_findings_free_at_least_the_best_and_at_most_the_sum(
     drawn: list[tuple[int, set[int]]],
