@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from hbmwatch._analysis.graph import Parameter
 from hbmwatch._analysis.live_buffers import LiveBuffer, PeakBuffers, is_backward
 from hbmwatch._analysis.no_batch import added_by_index, looped_over
 from hbmwatch._jax.lowered import CallInfo, Leaf
@@ -215,7 +216,7 @@ class ProgramFacts:
         return tuple(
             Argument(
                 number=known.number,
-                path=known.path or f"parameter {known.number}",
+                path=self._path_of(known, leaves.get(known.number)),
                 dims=known.dims,
                 element_type=known.element_type,
                 size_bytes=known.size_bytes,
@@ -226,6 +227,14 @@ class ProgramFacts:
             )
             for known in self.buffers.graph.parameters
         )
+
+    @staticmethod
+    def _path_of(parameter: Parameter, leaf: Leaf | None) -> str:
+        """The path of an argument; that of the leaf where XLA named the parameter for its user."""
+        named = parameter.path and "/" not in parameter.path.partition("[")[0]
+        if named or leaf is None:
+            return parameter.path if named else f"parameter {parameter.number}"
+        return leaf.path
 
     def _leaves(self) -> dict[int, Leaf]:
         """The call's leaves by parameter number, matched by path, else by order."""

@@ -257,7 +257,7 @@ class Graph:
             root = self.find(body.root_id) if body is not None else None
             if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
                 continue
-            passed = self._unmoved(root.operand_ids[position], within | {loop.id})
+            passed = self.copied(self.find(root.operand_ids[position]), within | {loop.id})
             if passed is None or passed.opcode != "get-tuple-element":
                 return False
             holder = self.first(passed)
@@ -265,9 +265,16 @@ class Graph:
             return given and passed.tuple_index == position
         return False
 
-    def _unmoved(self, number: int, within: frozenset[int]) -> HloInstructionProto | None:
-        """The value that is only copied, or passed through inner loops, up to an instruction."""
-        current = self.find(number)
+    def copied(
+        self, instruction: HloInstructionProto | None, within: frozenset[int] = frozenset()
+    ) -> HloInstructionProto | None:
+        """The value that is only copied, or passed through loops, up to an instruction.
+
+        Args:
+            instruction: The instruction.
+            within: The ids of the loops whose bodies it is in.
+        """
+        current = instruction
         for _ in range(MOST_STEPS):
             if current is None:
                 break

@@ -20,6 +20,9 @@ ADVICE = Advice(
     "without donate_argnums undoes the donation of an inner jit",
     change="donation",
 )
+_UPDATED = ("updated and returned", "the old and new values exist at the same time")
+_UNCHANGED = ("returned unchanged", "each exists twice")
+_LEAVE_OUT = "Return only what changes, also from the body of a scan."
 
 
 def find(facts: ProgramFacts) -> Finding | None:
@@ -27,19 +30,50 @@ def find(facts: ProgramFacts) -> Finding | None:
     pairs = undonated(facts)
     if not pairs:
         return None
-    saves = sum(argument.size_bytes for argument, _ in pairs)
-    paths = short_paths(argument.path for argument, _ in pairs)
-    leaves = plural(len(pairs), "argument leaf")
-    are, their = ("is", "its") if len(pairs) == 1 else ("are", "their")
+    unchanged = [argument for argument, output in pairs if _is_returned(facts, argument, output)]
+    updated = [argument for argument, _ in pairs if argument not in unchanged]
+    larger = max(unchanged, updated, key=_bytes)
+    some = list_some(short_paths(argument.path for argument in larger))
+    what = f"Do not return {some} unchanged" if larger is unchanged else f"Donate {some}"
+    keyword = donate_keyword(short_paths(argument.path for argument, _ in pairs))
+    remedy = [_LEAVE_OUT] if unchanged else []
+    remedy.append(
+        f"{'Or donate' if unchanged else 'Donate'} the state with jax.jit(..., {keyword}), and use "
+        "only the returned value afterwards."
+    )
     return ADVICE.finding(
-        title=f"Donate {list_some(paths)}: {format_size(saves)} is held twice",
-        evidence=f"{leaves} ({format_size(saves)}: {list_some(paths)}) {are} updated and returned, "
-        f"but no output reuses {their} memory, so the old and new values exist at the same time.",
-        remedy=f"Donate the state with jax.jit(..., {donate_keyword(paths)}), and use only the "
-        "returned value afterwards.",
-        saves_bytes=saves,
+        title=f"{what}: {format_size(_bytes(larger))} is held twice",
+        evidence=" ".join(
+            [
+                *([_evidence(updated, *_UPDATED)] if updated else []),
+                *([_evidence(unchanged, *_UNCHANGED)] if unchanged else []),
+            ]
+        ),
+        remedy=" ".join(remedy),
+        saves_bytes=_bytes(unchanged) + _bytes(updated),
         buffers=rows_of(facts, (argument for argument, _ in pairs)),
     )
+
+
+def _is_returned(facts: ProgramFacts, argument: Argument, output: Output) -> bool:
+    """Whether an output is a copy of an argument."""
+    value = facts.buffers.graph.copied(output.instruction)
+    return value is not None and facts.buffers.graph.argument_ids.get(value.id) == argument.number
+
+
+def _evidence(arguments: Sequence[Argument], how: str, why: str) -> str:
+    """How many arguments are returned, how, and why they exist twice."""
+    paths = list_some(short_paths(argument.path for argument in arguments))
+    are, their = ("is", "its") if len(arguments) == 1 else ("are", "their")
+    return (
+        f"{plural(len(arguments), 'argument leaf')} ({format_size(_bytes(arguments))}: {paths}) "
+        f"{are} {how}, but no output reuses {their} memory, so {why}."
+    )
+
+
+def _bytes(arguments: Sequence[Argument]) -> int:
+    """The bytes of all arguments."""
+    return sum(argument.size_bytes for argument in arguments)
 
 
 def undonated(facts: ProgramFacts) -> list[tuple[Argument, Output]]:

@@ -21,18 +21,22 @@ def find(facts: ProgramFacts) -> Finding | None:
     """Temporaries that wait idle, other than residuals."""
     residuals = {id(live) for live in facts.buffers.saved}
     idle = [live for live in facts.live if id(live) not in residuals and is_idle(facts, live)]
+    # The program does not make an argument in another layout or type: the compiler does.
+    idle = [live for live in idle if facts.buffers.graph.given(live.instruction, ()) is None]
     if not idle:
         return None
     total = all_bytes(idle)
     first = max(idle, key=lambda live: live.size_bytes)
+    around = ""
+    if facts.buffers.differentiated:
+        around = " (or put jax.checkpoint around the part that makes it)"
     lives, it, which = ("lives", "it", "It") if len(idle) == 1 else ("live", "them", "The largest")
     return ADVICE.finding(
         title=f"A temporary is created early and used late{at_line(idle)}",
         evidence=f"{plural(len(idle), 'buffer')} ({format_size(total)}) {lives} through most of "
         f"the program, but the program reads {it} only near both ends. {which} lives from "
         f"program point {first.op.start} to {first.op.end} of {len(facts.summary.heap_bytes)}.",
-        remedy="Recompute it where it is used late (or put jax.checkpoint around the part that "
-        "makes it), or move the two uses together.",
+        remedy=f"Recompute it where it is used late{around}, or move the two uses together.",
         saves_bytes=total,
         buffers=idle,
     )

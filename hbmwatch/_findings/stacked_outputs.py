@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from hbmwatch._analysis.graph import Parameter
 from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
@@ -19,13 +22,25 @@ ADVICE = BufferAdvice(
     reads_origin=False,
 )
 
+_CARRY = "Carry the array through the scan and update it in place: the carry is (x, cache), the xs "
+_CARRY += "have the index of the layer, and the body uses jax.lax.dynamic_update_index_in_dim."
+
+
+def _carry(found: Sequence[Candidate]) -> str:
+    """What to change; the argument may be donated already."""
+    facts = found[0].facts
+    donors = {donor.parameter_number for donor in facts.program.donors}
+    donors |= {a.number for a in facts.arguments if a.aliased or (a.leaf and a.leaf.donated)}
+    read = {p.number for candidate in found for p in _read_as_xs(candidate)}
+    return _CARRY if read <= donors else CARRY_ADVICE.remedy
+
+
 CARRY_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=ADVICE.prior_weight,
     title="A scan reads an argument as xs and returns its next value as ys, so both exist{at}",
-    remedy="Carry the array through the scan and update it in place: the carry is (x, cache), the "
-    "xs have the index of the layer, and the body uses jax.lax.dynamic_update_index_in_dim. Donate "
-    "the argument, so that the carry reuses its memory.",
+    remedy=f"{_CARRY} Donate the argument, so that the carry reuses its memory.",
+    remedy_for=_carry,
     link=LAX_SCAN,
     will_not_help="donation alone: the scan writes its second output to a buffer of its own",
     reads_origin=False,
@@ -34,17 +49,25 @@ CARRY_ADVICE = BufferAdvice(
 
 def is_updated_input(candidate: Candidate) -> bool:
     """Whether a loop writes the next value of an argument that it reads slice by slice."""
-    first, facts = candidate.first, candidate.facts
+    first = candidate.first
     if first.loop_buffer is None or first.loop_buffer.from_argument or is_backward(first.context):
         return False
-    graph = facts.buffers.graph
-    start = graph.first(first.loop_buffer.loop)
+    return bool(_read_as_xs(candidate))
+
+
+def _read_as_xs(candidate: Candidate) -> list[Parameter]:
+    """The arguments of the buffer's form that enter the loop that fills it."""
+    first, graph = candidate.first, candidate.facts.buffers.graph
+    start = graph.first(first.loop_buffer.loop) if first.loop_buffer is not None else None
     enters = graph.operands(start) if start is not None else []
     read = {source_of(graph, value).id for value in enters}
-    return any(
-        p.dims == first.dims and p.element_type == first.element_type and p.instruction.id in read
+    return [
+        p
         for p in graph.parameters
-    )
+        if p.dims == first.dims
+        and p.element_type == first.element_type
+        and p.instruction.id in read
+    ]
 
 
 def is_loop_state(candidate: Candidate) -> bool:

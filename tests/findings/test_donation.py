@@ -33,6 +33,34 @@ def test_an_argument_that_is_updated_element_by_element_can_be_donated() -> None
     assert "donate_argnames='state'" in finding.remedy
 
 
+def test_an_argument_that_is_returned_unchanged_need_not_be_returned() -> None:
+    """The output is a copy; what is updated beside it is smaller, and named in the evidence."""
+    hlo, output = update()
+    large = hlo.parameter(1024, 512, path="state['big']")
+    finding = donation.find(hlo.facts(outputs=(output, hlo.add("copy", large, dims=(1024, 512)))))
+
+    assert finding is not None
+    assert finding.title == "Do not return state['big'] unchanged: 2 MiB is held twice"
+    assert finding.saves_bytes == 3 * MIB
+    assert "(1 MiB: state['w']) is updated and returned" in finding.evidence
+    assert "(2 MiB: state['big']) is returned unchanged" in finding.evidence
+    assert finding.remedy.startswith("Return only what changes")
+
+
+@pytest.mark.parametrize(("path", "expected"), [("jit(f)/while", "state['w']"), ("v[0]", "v[0]")])
+def test_an_argument_that_xla_names_for_its_user_has_the_path_of_its_leaf(
+    path: str, expected: str
+) -> None:
+    """The op_name of a loop that reads a parameter is no path."""
+    hlo = Hlo()
+    w = hlo.parameter(*DIMS, path=path)
+    output = hlo.add("multiply", w, w, dims=DIMS)
+    call = CallInfo((Leaf("state['w']", DIMS, "float32", donated=False),))
+    (argument,) = hlo.facts(outputs=(output,), call=call).arguments
+
+    assert argument.path == expected
+
+
 @pytest.mark.parametrize("opcode", ["dot", "gather", "sort"])
 def test_another_value_of_its_shape_is_no_update(opcode: str) -> None:
     """A product or a gather needs the whole argument until it is done."""

@@ -11,7 +11,12 @@ from tests.hlo import MIB, Hlo, Span
 
 
 def waiting(
-    points: int = 100, span: tuple[int, int] = (10, 90), read: int = 80, mib: int = 1
+    points: int = 100,
+    span: tuple[int, int] = (10, 90),
+    read: int = 80,
+    mib: int = 1,
+    made: str = "sort",
+    last: str = "jit(f)/add",
 ) -> ProgramFacts:
     """A temporary that is made first and read once more, among others that come and go.
 
@@ -20,9 +25,12 @@ def waiting(
         span: The points at which the buffer is allocated and freed.
         read: How many other instructions are between the two, of 100.
         mib: The size of the buffer.
+        made: The opcode that makes it from an argument.
+        last: The op_name of its last reader.
     """
     hlo = Hlo()
-    early = hlo.add("sort", dims=(mib, 262144), name="jit(f)/sort")
+    x = hlo.parameter(mib, 262144, path="x")
+    early = hlo.add(made, x, dims=(mib, 262144), name=f"jit(f)/{made}")
     others = [hlo.add("negate", dims=(4096,)) for _ in range(read)]
     hlo.add("add", early, dims=(4096,))
     others += [hlo.add("negate", dims=(4096,)) for _ in range(points - read)]
@@ -30,7 +38,7 @@ def waiting(
     free = [p for p in range(points - 1) if p not in span]
     for number, start, end in zip(others, free[::2], [*free[1::2], None], strict=False):
         spans[number] = start, end
-    hlo.add("add", early, dims=(4096,))
+    hlo.add("add", early, dims=(4096,), name=last)
     return hlo.facts(tuple(spans), message=limited(1000), spans=spans)
 
 
@@ -48,6 +56,23 @@ def test_a_buffer_that_waits_through_most_of_the_program_is_found() -> None:
     assert finding.saves_bytes == MIB
     assert "1 buffer (1 MiB) lives through most of the program" in finding.evidence
     assert "from program point 10 to 90 of 100" in finding.evidence
+
+
+@pytest.mark.parametrize("made", ["copy", "convert", "transpose"])
+def test_an_argument_in_another_form_is_not_found(made: str) -> None:
+    """The compiler makes it, and no line of the program can make it later."""
+    assert slug(waiting(made=made)) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"), [("jit(f)/add", False), ("jit(f)/transpose(jvp())/add", True)]
+)
+def test_a_checkpoint_is_advised_where_a_gradient_is_computed(last: str, expected: bool) -> None:
+    """Without one, jax.checkpoint changes nothing."""
+    finding = long_lived.find(waiting(last=last))
+
+    assert finding is not None
+    assert ("jax.checkpoint" in finding.remedy) == expected
 
 
 @pytest.mark.parametrize(("end", "expected"), [(69, None), (70, "long-lived")])

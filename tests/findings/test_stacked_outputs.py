@@ -74,6 +74,17 @@ def test_an_argument_that_goes_in_as_xs_and_comes_out_as_ys_is_to_be_carried() -
     }
 
 
+@pytest.mark.parametrize("donated", [False, True])
+def test_what_is_donated_already_is_not_to_be_donated(donated: bool) -> None:
+    """Carrying it is what is left."""
+    hlo, buffer = scan(reads=True)
+    donor: dict[str, Any] = {"entries": [{"parameter_number": 0}]} if donated else {}
+    (finding,) = classify.find(hlo.facts((buffer,), buffer_donor=donor))
+
+    assert finding.remedy.startswith("Carry the array through the scan")
+    assert ("Donate" in finding.remedy) != donated
+
+
 @pytest.mark.parametrize(
     ("order", "aliases", "slug"),
     [((0, 2, 1), ALIAS, "layout-copy"), ((2, 1, 0), ALIAS, None), ((0, 2, 1), [], None)],
