@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._records.paths import path_keys
+from hbmwatch._records.text import clean
 
 ERROR_1000 = "https://openxla.org/xla/errors/error_1000"
 LAX_MAP = "https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html"
@@ -46,7 +47,8 @@ def top_lines(buffers: Sequence[LiveBuffer], most: int = 2) -> str:
     weight: dict[str, int] = {}
     for live in buffers:
         if live.source:
-            weight[live.source] = weight.get(live.source, 0) + live.size_bytes
+            source = clean(live.source, 60)  # alone, so that each place in a list is readable
+            weight[source] = weight.get(source, 0) + live.size_bytes
     return list_some(sorted(weight, key=lambda source: -weight[source]), most)
 
 

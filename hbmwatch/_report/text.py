@@ -208,8 +208,8 @@ def finding_lines(findings: Sequence[Finding], verdict: str) -> list[str]:
         lines += wrapped(f"{number}. {clean(finding.title, 2 * WIDTH)}{freed}", indent=4)
         if number > _DETAILED_FINDINGS:
             continue
-        lines += wrapped(_ended(clean(finding.evidence, 3 * WIDTH)), indent=7, hang=0)
-        lines += wrapped(_ended(clean(finding.remedy, 3 * WIDTH)), indent=7, hang=0)
+        lines += wrapped(_ended(clean(finding.evidence, 6 * WIDTH)), indent=7, hang=0)
+        lines += wrapped(_ended(clean(finding.remedy, 6 * WIDTH)), indent=7, hang=0)
     lines += wrapped(clean(verdict, 3 * WIDTH), indent=4) if findings else []
     trials = _trials(findings[:_SHOWN_FINDINGS])
     return lines + (wrapped(f"hbmwatch.verify can measure {trials}", indent=4) if trials else [])
