@@ -81,7 +81,7 @@ def _of_log(file: str, number: int) -> tuple[list[OomReport], list[Consequence]]
 
 COMMAND = Command(
     name="fold",
-    purpose="show the reports of many processes of a job as one",
+    purpose="combine the reports of many processes of a job into one",
     examples=("hbmwatch fold /mnt/xprof", "hbmwatch fold rank*.log --html job.html"),
     add_arguments=_add_arguments,
     run=_run,

@@ -147,10 +147,12 @@ def _verdict(summary: PeakSummary, limit: int, device: str) -> str:
     if needed <= limit:
         left = format_size(limit - needed)
         return (
-            f"It fits {format_size(limit)}{device}: {left} is left for other arrays and programs."
+            f"The program fits {format_size(limit)}{device}: {left} is left for other arrays and "
+            "programs."
         )
     return (
-        f"It does not fit {format_size(limit)}{device}: it is {format_size(needed - limit)} larger."
+        f"The program does not fit {format_size(limit)}{device}: it needs "
+        f"{format_size(needed - limit)} more."
     )
 
 

@@ -31,7 +31,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         default=60,
         metavar="S",
-        help="seconds until the search ends (default: 60)",
+        help="stop the search after this many seconds (default: 60)",
     )
     parser.add_argument(
         "--variant",
@@ -54,7 +54,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     targets = steps.targets(options)
     if len(targets) > 1:
-        raise CommandError("plan takes one target: its changes are for one device")
+        raise CommandError("plan takes one target: run it once for each device")
     from hbmwatch._preflight.plan import plan
 
     step, args = steps.load(options.step), steps.arguments(options.args, options.size)

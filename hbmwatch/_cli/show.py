@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{row['time']}  process {row['process']} on {row['host']}  {row['headline']}")
         print(f"  {clean(run.name, 200)}")
     if len(runs) > len(listed):
-        print(f"{len(runs) - len(listed)} older runs are not listed: --most {len(runs)}")
+        print(f"{len(runs) - len(listed)} older runs are not listed; --most {len(runs)} lists all")
     return DONE
 
 
@@ -63,7 +63,7 @@ def _chosen(runs: list[Path], name: str | None) -> Path:
     for run in runs:
         if run.name == name:
             return run
-    raise CommandError(f"there is no run {clean(name or '', 200)!r}; without --run all are listed")
+    raise CommandError(f"there is no run {clean(name or '', 200)!r}; run without --run to list all")
 
 
 def _show(run: Path, options: argparse.Namespace) -> int:

@@ -96,7 +96,9 @@ class Applied:
             try:
                 call = edit.on(call)
             except NothingToChange as reason:
-                raise ValueError(f"{edit.what}: not for these arguments: {reason}") from reason
+                raise ValueError(
+                    f"{edit.what} does not work for these arguments: {reason}"
+                ) from reason
         return call
 
 

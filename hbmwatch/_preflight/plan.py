@@ -48,7 +48,7 @@ def plan(
             equinox.filter_jit returns.
         args: Its arguments, as arrays or jax.ShapeDtypeStructs, on any devices.
         on: The target, as for `fits`.
-        seconds: When to stop. What was found until then comes back.
+        seconds: When to stop. The plan then has what was found so far.
         variants: Your own variants of the step, to be tried after the changes that keep the values;
             by name, or as functions with names.
         keep_values: A change with other values is tried only if no other fits; False allows it to

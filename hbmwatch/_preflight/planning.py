@@ -87,7 +87,7 @@ class Search:
         tried = {change.name for one in self._tries.done for change, _ in one.steps}
         for change in changes:
             if change.name not in tried:
-                self.untried.setdefault(change.name, "a change before it fits")
+                self.untried.setdefault(change.name, "the step fits with an earlier change")
 
     # --- one change -------------------------------------------------------------------------------
 
@@ -214,12 +214,12 @@ class Search:
         if limit is None or least <= limit or change.frees_arguments:
             return False
         note = (
-            f"arguments and outputs alone need {format_size(least)} on a device, also if they are "
+            f"arguments and outputs alone need {format_size(least)} on a device, even if they are "
             f"spread over all devices of the step; {format_size(limit)} is available"
         )
         if note not in self.notes:
             self.notes.append(note)
-        self.untried[change.name] = "it cannot make arguments and outputs smaller"
+        self.untried[change.name] = "this change makes neither arguments nor outputs smaller"
         return True
 
 

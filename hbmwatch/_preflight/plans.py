@@ -83,7 +83,7 @@ class PlanRow:
             step: The step that was planned, or another one with the same program.
 
         Raises:
-            ValueError: The change is about what the caller passes, as the size of the batch.
+            ValueError: The change is to what the caller passes, such as the size of the batch.
             TypeError: The step is jitted by another library than jax.
         """
         return apply(step, self.edits)
@@ -145,7 +145,7 @@ class Plan:
         return self.before.cpu_seconds + sum(row.fit.cpu_seconds for row in self.rows)
 
     def apply(self, step: Callable[..., Any]) -> Any:
-        """The step with the best change; a step that fits as it is comes back unchanged.
+        """The step with the best change; the step itself if it fits as it is.
 
         Args:
             step: The step that was planned, or another one with the same program.
@@ -160,8 +160,8 @@ class Plan:
             return step
         others = " with the same values" if any(row.fits for row in self.rows) else ""
         raise ValueError(
-            f"tried {plural(len(self.rows), 'change')}, and none fits{others}: plan.rows has "
-            "them, and row.apply(step) applies one"
+            f"tried {plural(len(self.rows), 'change')}; none makes the step fit{others}. "
+            "plan.rows lists what was tried, and row.apply(step) applies a row"
         )
 
     def _is_allowed(self, row: PlanRow) -> bool:
@@ -208,7 +208,7 @@ class Plan:
         for number, row in enumerate(fitting, 1):
             lines += [f"{number:>3}. {row}", *_details(row)]
         if not fitting and not self.before.fits:
-            lines.append(f"tried {plural(len(self.rows), 'change')}, and none fits")
+            lines.append(f"tried {plural(len(self.rows), 'change')}; none makes the step fit")
         refused = [row for row in self.rows if not row.fits]
         if refused:
             lines += ["tried:", *(f"{_INDENT}{line}" for line in _refused(refused))]

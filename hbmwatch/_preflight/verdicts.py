@@ -112,7 +112,7 @@ class Fit:
             return f"no verdict for {self.target}: {self.error}{figures}"
         verdict = f"{'fits' if self.fits else 'does not fit'} {self.target}"
         if self.total_bytes is None:
-            why = f": {self.error}" if self.error else "; what it needs is not known"
+            why = f": {self.error}" if self.error else "; how much it needs is not known"
             return f"{verdict}{why}; {self._rests_on()}"
         return f"{verdict}{self._figures()}; {self._rests_on()}"
 
@@ -138,7 +138,7 @@ class Fit:
     def _rests_on(self) -> str:
         """How the verdict was reached."""
         if self.proof == "compiled":
-            return "compiled" if self.fits or not self.error else "refused by the compiler"
+            return "compiled" if self.fits or not self.error else "rejected by the compiler"
         uncounted = ", without the code" if self.target.startswith(("v", "tpu")) else ""
         return f"by buffer assignment{uncounted}"
 

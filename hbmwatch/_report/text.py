@@ -153,7 +153,7 @@ def _plan_lines(report: ReportData) -> list[str]:
     if not is_program or not report.function:
         return []
     name = clean(report.function, 40)
-    return wrapped(f"plan: hbmwatch.plan({name}, ...) looks for a change with which it fits")
+    return wrapped(f"plan: hbmwatch.plan({name}, ...) looks for a change with which the step fits")
 
 
 def _process_line(process: Process | None) -> list[str]:
@@ -212,7 +212,11 @@ def finding_lines(findings: Sequence[Finding], verdict: str) -> list[str]:
         lines += wrapped(_ended(clean(finding.remedy, 6 * WIDTH)), indent=7, hang=0)
     lines += wrapped(clean(verdict, 3 * WIDTH), indent=4) if findings else []
     trials = _trials(findings[:_SHOWN_FINDINGS])
-    return lines + (wrapped(f"hbmwatch.verify can measure {trials}", indent=4) if trials else [])
+    return lines + (
+        wrapped(f"To measure what each frees, call hbmwatch.verify: {trials}", indent=4)
+        if trials
+        else []
+    )
 
 
 def _trials(findings: Sequence[Finding]) -> str:

@@ -97,8 +97,8 @@ def watch_hbm(
         on_oom: Called with the OomReport before HbmOomError is raised. With "exit" the process
             prints the error and exits at once with status 86, and runs no exit handlers: a process
             of a distributed job would wait at its exit for processes that wait for it.
-        prove: Seconds that hbmwatch.plan gets to look for a change with which a step fits that the
-            compiler rejects; its report then ends with the best one. None: it is not asked.
+        prove: If the compiler rejects the step, hbmwatch.plan looks for up to this many seconds for
+            a change with which it fits, and the report ends with the best one. None: no search.
         **jit_kwargs: Keyword arguments of jax.jit.
 
     Returns:
@@ -110,10 +110,9 @@ def watch_hbm(
     Raises:
         TypeError: A keyword that neither watch_hbm nor jax.jit has; keywords of jax.jit for a
             function that is already jitted, or with jit=False; a generator or coroutine function;
-            a `top` that is no int; `logdir` given twice.
-        ValueError: An unknown `capture` or `sync`, a negative `top`, a `prove` that is no number of
-            seconds above 0, or a value of HBMWATCH_DISABLE
-            that is neither true nor false.
+            a `top` that is not an int; `logdir` given twice.
+        ValueError: An unknown `capture` or `sync`, a negative `top`, a `prove` that is not a number
+            of seconds above 0, or a value of HBMWATCH_DISABLE that is neither true nor false.
     """
     if isinstance(fun, (str, os.PathLike)):
         if logdir is not None:
@@ -133,7 +132,7 @@ def watch_hbm(
         )
         folder = None
     if isinstance(on_oom, str) and on_oom != "exit":
-        raise ValueError(f"on_oom={on_oom!r}: give a function or 'exit'")
+        raise ValueError(f"on_oom={on_oom!r}: pass a function or 'exit'")
     calls = None if on_oom == "exit" else on_oom
     settings = Settings(
         folder, capture, sync, top, calls, exits=on_oom == "exit", prove=prover(prove)

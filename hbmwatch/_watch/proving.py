@@ -38,7 +38,7 @@ def _proved(failed: FailedCall, seconds: float) -> str:
     row = found.best or next((row for row in found.rows if row.fits), None)
     if row is None:
         ended = f"; the search ended early: {found.error}" if found.error else ""
-        return f"{len(found.rows)} changes were tried, and none fits{ended}"
+        return f"{len(found.rows)} changes were tried; none makes the step fit{ended}"
     code = "; ".join(row.code.splitlines())
     return f"{' + '.join(row.changes)} {row.fit}. Write: {code}. Values: {row.values}"
 

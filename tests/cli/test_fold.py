@@ -71,7 +71,7 @@ def test_show_shows_one(logdir: Path, capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--run", "none"], "there is no run 'none'; without --run all are listed"),
+        (["--run", "none"], "there is no run 'none'; run without --run to list all"),
         (["--html", "page.html"], "--html writes one report: choose a run with --run"),
     ],
 )

@@ -113,8 +113,13 @@ def run_peak(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> t
 @pytest.mark.parametrize(
     ("limit", "status", "figures", "verdict"),
     [
-        ("1GiB", 0, "needs 34.3 MiB; limit 1.00 GiB", "It fits 1.00 GiB: 990 MiB is left"),
-        ("34MiB", 1, "34 MiB; 352 KiB over the limit", "It does not fit 34 MiB: it is 352 KiB"),
+        ("1GiB", 0, "needs 34.3 MiB; limit 1.00 GiB", "The program fits 1.00 GiB: 990 MiB is left"),
+        (
+            "34MiB",
+            1,
+            "34 MiB; 352 KiB over the limit",
+            "program does not fit 34 MiB: it needs 352 KiB",
+        ),
     ],
 )
 def test_a_limit_gives_a_verdict(
@@ -136,6 +141,6 @@ def test_a_limit_gives_a_verdict(
 def test_a_device_gives_a_verdict(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
     """Its memory is what preflight knows of it."""
     status, out, _ = run_peak(capsys, profile, "--on", "v5e")
-    assert (status, "It fits 15.75 GiB (v5e" in out) == (0, True)
+    assert (status, "The program fits 15.75 GiB (v5e" in out) == (0, True)
     status, _, err = run_peak(capsys, profile, "--on", "v99")
     assert (status, "unknown target 'v99'" in err) == (3, True)

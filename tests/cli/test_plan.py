@@ -63,11 +63,11 @@ def test_plan_says_by_its_status_that_nothing_fits(
     status, out, _ = run(capsys, "plan", *STEP, "--size", "2", "--limit", "1KiB")
 
     assert status == 1
-    assert "and none fits" in out
+    assert "none makes the step fit" in out
 
 
 def test_plan_takes_one_target(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two targets are refused in one sentence."""
     status, _, err = run(capsys, "plan", *STEP, "--on", "v5e,h100")
 
-    assert (status, err) == (3, "hbmwatch: plan takes one target: its changes are for one device\n")
+    assert (status, err) == (3, "hbmwatch: plan takes one target: run it once for each device\n")

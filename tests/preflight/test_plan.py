@@ -71,9 +71,9 @@ def test_what_was_not_tried_has_a_reason() -> None:
         "output-sharding": "the step is not on a mesh of several devices",
         "state-sharding": "no argument is on a mesh of several devices",
         "sharding": "no argument is on a mesh of several devices",
-        "constraint": "a change before it fits",
-        "host-outputs": "a change before it fits",
-        "host-state": "a change before it fits",
+        "constraint": "the step fits with an earlier change",
+        "host-outputs": "the step fits with an earlier change",
+        "host-state": "the step fits with an earlier change",
     }
 
 
@@ -103,13 +103,13 @@ def test_arguments_that_are_too_large_end_the_search() -> None:
     answer = plan(jax.jit(distance), X, X, limit_bytes=3 * MIB // 2)
 
     assert answer.notes == (
-        "arguments and outputs alone need 2 MiB on a device, also if they are spread over all "
+        "arguments and outputs alone need 2 MiB on a device, even if they are spread over all "
         "devices of the step; 1.5 MiB is available",
     )
-    assert answer.untried["pieces"] == "it cannot make arguments and outputs smaller"
+    assert answer.untried["pieces"] == "this change makes neither arguments nor outputs smaller"
     assert (answer.rows[0].kind, answer.rows[0].fits) == ("C", True)
     assert answer.best is None
-    with pytest.raises(ValueError, match="tried . changes?, and none fits with the same"):
+    with pytest.raises(ValueError, match="tried . changes?; none makes the step fit with the same"):
         answer.apply(distance)
     if jax.__version_info__ >= (0, 7):  # the compiler of jax 0.6 computes bfloat16 as float32
         assert answer.rows[0].changes == ("bfloat16",)
@@ -222,6 +222,6 @@ def test_a_plan_without_a_fit_counts_what_was_tried() -> None:
     """It never says that nothing fits."""
     answer = Plan(before=verdict(False, 20), rows=(row("donation", "A", verdict(False, 18)),))
 
-    assert str(answer).splitlines()[1] == "tried 1 change, and none fits"
-    with pytest.raises(ValueError, match="tried 1 change, and none fits: "):
+    assert str(answer).splitlines()[1] == "tried 1 change; none makes the step fit"
+    with pytest.raises(ValueError, match="tried 1 change; none makes the step fit. "):
         answer.apply(STEP)

@@ -53,7 +53,9 @@ def test_without_it_the_report_says_how_to_ask(tmp_path: Any) -> None:
     one = SingleDeviceSharding(devices("tpu")[0])
     step = watch_hbm(decay, logdir=tmp_path, out_shardings=one)
 
-    assert last_line(step) == "hbmwatch.plan(decay, ...) looks for a change with which it fits"
+    assert (
+        last_line(step) == "hbmwatch.plan(decay, ...) looks for a change with which the step fits"
+    )
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "60"])

@@ -69,4 +69,6 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     )
 
 
-CALLBACKS = Change("callbacks", "C", "the same values, but nothing is printed or reported", _edits)
+CALLBACKS = Change(
+    "callbacks", "C", "the same values, but debug callbacks print and report nothing", _edits
+)

@@ -10,7 +10,7 @@ from hbmwatch._jax.placed_checkpoints import Placement, candidates, placed
 from hbmwatch._preflight.changes.call import Call, NothingToChange
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 
-_NOT_THE_STEP = "the program is not the step's own any more, so it cannot be differentiated again"
+_NOT_THE_STEP = "an earlier change rewrote the program, so it cannot be differentiated again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

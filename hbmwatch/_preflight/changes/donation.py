@@ -41,7 +41,9 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         advised = {argument.leaf.path for argument, _ in pairs if argument.leaf is not None}
         chosen = {i for i, leaf in enumerate(call.arguments) if leaf.path in advised}
     if not chosen:
-        raise NothingToChange("nothing to donate: no undonated argument is returned updated")
+        raise NothingToChange(
+            "nothing to donate: the step updates and returns no undonated argument"
+        )
     leaves = [call.arguments[i] for i in sorted(chosen)]
     keyword = donate_keyword([leaf.path for leaf in leaves])
     yield Donate(

@@ -51,7 +51,7 @@ def is_wide(dtype: Any) -> bool:
 
 
 def _returned(call: Call, wanted: dict[int, Any]) -> Call:
-    """The call with some outputs in other dtypes, so that a state comes back as it went in."""
+    """The call with some outputs in other dtypes, so that state is returned as it was passed in."""
     wanted = {o: dtype for o, dtype in wanted.items() if call.outputs[o].shape.dtype != dtype}
     if not wanted:
         return call
@@ -85,7 +85,7 @@ class KeepDtype(Edit):
 
 
 def _widened(call: Call) -> tuple[tuple[int, int], ...]:
-    """Arguments that come back in a wider dtype, each with that output."""
+    """Arguments that are returned in a wider dtype, each with that output."""
     keys = {
         (path_keys(leaf.path)[1:], leaf.shape.shape): i for i, leaf in enumerate(call.arguments)
     }
@@ -105,11 +105,11 @@ def _is_wider(one: Any, other: Any) -> bool:
 def _kept_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     widened = _widened(call)
     if not widened:
-        raise NothingToChange("no argument comes back in a wider dtype")
+        raise NothingToChange("no argument is returned in a wider dtype")
     leaves = [call.outputs[o] for _, o in widened]
     dtype = call.arguments[widened[0][0]].shape.dtype.name
     yield KeepDtype(
-        what=f"returning {names(leaves)} as {dtype}, as the arguments that they replace",
+        what=f"returning {names(leaves)} as {dtype}, the dtype that they had as arguments",
         code=f"cast {names(leaves)} to {dtype} before they are returned",
         outputs=widened,
     )
@@ -139,7 +139,7 @@ BFLOAT16 = Change(
 KEPT_DTYPE = Change(
     "kept-dtype",
     "C",
-    "other values: what is returned is rounded to the dtype that it had as an argument",
+    "other values: the returned state is rounded to the dtype that it had as an argument",
     _kept_edits,
     frees_arguments=True,
 )

@@ -16,7 +16,7 @@ from hbmwatch._preflight.changes.state import state_of
 from hbmwatch._preflight.changes.streaming import streamed
 
 HOST = "pinned_host"
-_VALUES = "the same operations on the same values; they are copied to the host and back"
+_VALUES = "the same operations and values; some arrays are copied between device and host"
 # An output is sent to the host if it is at least this part of all outputs.
 _LEAST_PART = 8
 
@@ -108,7 +108,7 @@ def _state_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     yield KeepOnHost(
         what=f"keeping {names(leaves)} on the host",
         code=f"keep {names(leaves)} on sharding.with_memory_kind({HOST!r}) between steps; in the "
-        "step, jax.device_put them to the device, and the new ones back",
+        "step, jax.device_put them to the device, and the new values to the host",
         arguments=state,
     )
 
@@ -127,7 +127,7 @@ def _output_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits
     _check_host(call, leaves)
     yield SendToHost(
         what=f"sending {names(leaves)} to the host",
-        code=f"out_shardings with memory_kind={HOST!r} for {names(leaves)}",
+        code=f"set out_shardings with memory_kind={HOST!r} for {names(leaves)}",
         outputs=large,
     )
 

@@ -126,7 +126,7 @@ def _counted(along: str, pieces: int) -> dict[str, Any]:
     return {
         "what": f"{pieces} pieces along {along}",
         "code": f"compute in {pieces} pieces along {along}, one after another (jax.lax.scan or "
-        "jax.lax.map), and add up what the pieces sum",
+        "jax.lax.map), and add up the sums of the pieces",
         "cost": pieces,
         "pieces": pieces,
     }
@@ -135,8 +135,8 @@ def _counted(along: str, pieces: int) -> dict[str, Any]:
 PIECES = Change(
     "pieces",
     "B",
-    "the same values up to rounding: sums over the pieces add up in another order, narrow floats "
-    "in float32",
+    "the same values up to rounding: sums over the pieces add up in another order, and "
+    "floats narrower than float32 add up in float32",
     _edits,
     repeats=True,
 )

@@ -79,11 +79,11 @@ def _edit(call: Call, placements: tuple[Placement, ...]) -> Edit:
         if name not in _names_in(_entries(call.arguments[i]))
     )
     path, entries = moved[0].path, ", ".join(map(repr, placements[0][1]))
-    more = f", and {len(moved) - 1} more" if len(moved) > 1 else ""
+    more = f", likewise {len(moved) - 1} more" if len(moved) > 1 else ""
     return Shard(
         what=f"sharding {names(moved)} over {', '.join(map(repr, axes))}",
-        code=f"put {path} on NamedSharding(mesh, PartitionSpec({entries})){more}, "
-        "and give the outputs that replace them the same in out_shardings",
+        code=f"place {path} by NamedSharding(mesh, PartitionSpec({entries})){more}, "
+        "and set the same in out_shardings for the outputs that replace them",
         placements=placements,
     )
 

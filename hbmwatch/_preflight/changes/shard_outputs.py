@@ -45,7 +45,7 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         leaves = [call.outputs[o] for o, _ in own]
         yield ShardOutputs(
             what=f"giving {names(leaves)} the shardings of the arguments that they replace",
-            code=f"out_shardings: for {names(leaves)}, those of the arguments",
+            code=f"set the out_shardings of {names(leaves)} to the shardings of the arguments",
             placements=own,
         )
     if spread:
@@ -53,8 +53,9 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         spec = ", ".join(map(repr, spread[0][1]))
         yield ShardOutputs(
             what=f"sharding {names(leaves)} over the devices",
-            code=f"out_shardings: NamedSharding(mesh, PartitionSpec({spec})) for {leaves[0].path}"
-            + (f", and {len(leaves) - 1} more alike" if len(leaves) > 1 else ""),
+            code="set out_shardings to NamedSharding(mesh, PartitionSpec("
+            f"{spec})) for {leaves[0].path}"
+            + (f", and likewise for {len(leaves) - 1} more" if len(leaves) > 1 else ""),
             placements=(*own, *spread),
         )
 

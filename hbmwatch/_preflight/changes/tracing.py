@@ -35,7 +35,7 @@ def call_of(
     args, kwargs = jax.tree.map(shape_of, (args, dict(kwargs)))
     traced, lowered = traced_for(step, args, kwargs, platform)
     if traced is None:
-        raise TypeError("the step is not compiled by jax.jit, so that there is no jaxpr to change")
+        raise TypeError("the step is not compiled by jax.jit, so there is no jaxpr to change")
     options = jit_options(step)
     details = lowering_details(lowered)
     avals = tuple(traced.jaxpr.in_avals)
@@ -126,7 +126,9 @@ def varied(call: Call, variant: Callable[..., Any]) -> Call:
     step.
     """
     if call.given is None:
-        raise NothingToChange("the program is not the step's own any more")
+        raise NothingToChange(
+            "an earlier change rewrote the program, so a variant cannot replace the step"
+        )
     new = call.given.varied(variant)
     if hasattr(variant, "lower") or len(new.arguments) != len(call.arguments):
         return new

@@ -43,7 +43,7 @@ def variants(functions: Mapping[str, Callable[..., Any]]) -> Change:
     return Change(
         VARIANT,
         "C",
-        "whatever the variant computes; nothing was compared",
+        "those of your variant; they were not compared with the step's",
         edits,
         frees_arguments=True,
     )

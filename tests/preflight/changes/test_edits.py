@@ -68,10 +68,10 @@ def test_state_comes_back_in_the_dtype_that_it_had() -> None:
     edit = first("kept-dtype", step, *args)
     found = apply(step, (edit,))(*args)
 
-    assert edit.what == ("returning result['mu'] as bfloat16, as the arguments that they replace")
+    assert edit.what == ("returning result['mu'] as bfloat16, the dtype that they had as arguments")
     assert found["mu"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(found["mu"], step(*args)["mu"].astype(jnp.bfloat16))
-    with pytest.raises(NothingToChange, match="no argument comes back in a wider dtype"):
+    with pytest.raises(NothingToChange, match="no argument is returned in a wider dtype"):
         first("kept-dtype", jax.jit(lambda state: state * 2), jnp.ones(4))
 
 
