@@ -159,13 +159,15 @@ def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
         kind, ("arguments and outputs", "take")
     )
     size = alone.get(kind, size)
+    unless = "" if kind == "parameter" else "unless it returns less, "
     halved = _halved(facts, [kind] if kind else _KEPT, size)
     narrower = ", or a narrower dtype," if halved <= limit else ""
     where = f"these {facts.device_count} devices" if facts.device_count > 1 else "one device"
     devices = -(-size * facts.device_count // limit)
     return (
-        f"The {what} alone {verb} {format_size(size)}, and a device has {format_size(limit)}: no "
-        f"change to the computation fits {where}; {devices} or more such devices{narrower} might."
+        f"The {what} alone {verb} {format_size(size)}, and a device has {format_size(limit)}: "
+        f"{unless}no change to the computation fits {where}; {devices} or more such devices"
+        f"{narrower} might."
     )
 
 
