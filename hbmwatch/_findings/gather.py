@@ -47,8 +47,8 @@ _OF_VALUE = (
     "of the operation that needs it in full, or use jax.shard_map."
 )
 _OF_PART = (
-    "Where it is one layer of several, let one layer be gathered at a time (jax.lax.scan over the "
-    "layers); elsewhere shard another dimension, so that the operation needs no all-gather."
+    "If it is one layer of several, gather one layer at a time (jax.lax.scan over the "
+    "layers); otherwise shard another dimension, so that the operation needs no all-gather."
 )
 # Between the rows and the all-reduce are a cast and a copy.
 MOST_MOVES = 4

@@ -24,7 +24,7 @@ def _freed_bytes(buffers: Sequence[LiveBuffer]) -> int:
 ADVICE = BufferAdvice(
     slug="host-fetch",
     prior_weight=2.0,
-    title="What is fetched from host memory is on the device all at once{at}",
+    title="The values fetched from host memory are all on the device at once{at}",
     remedy="Fetch one layer at a time: call jax.device_put on the layer inside the body of a "
     "jax.lax.scan over the layers, not on the whole stack before it. In a Python loop, the "
     "compiler starts as many fetches early as fit.",

@@ -15,7 +15,7 @@ ADVICE = BufferAdvice(
     remedy="Index instead of one_hot: table[tokens] for an embedding, take_along_axis (or "
     "softmax_cross_entropy_with_integer_labels) for a loss, in chunks if needed.",
     link="https://docs.jax.dev/en/latest/_autosummary/jax.nn.one_hot.html",
-    will_not_help="a narrower dtype, which only halves it",
+    will_not_help="a narrower dtype, which only halves the matrix",
 )
 
 

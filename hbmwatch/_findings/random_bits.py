@@ -10,9 +10,9 @@ ADVICE = BufferAdvice(
     slug="random-bits",
     prior_weight=1.6,
     title="The random bits of a large draw exist in full{at}",
-    remedy="Draw in chunks (jax.lax.map over split keys), so that the bits of one chunk exist at a "
-    "time. With threefry, keep jax_threefry_partitionable on: the compiler then computes the bits "
-    "where it uses them. On a mesh, shard the draw (out_shardings).",
+    remedy="Draw in chunks (jax.lax.map over split keys), so that only the bits of one chunk exist "
+    "at a time. With threefry, keep jax_threefry_partitionable on: the compiler then computes the "
+    "bits where it uses them. On a mesh, shard the draw (out_shardings).",
     link="https://docs.jax.dev/en/latest/jax.random.html",
     will_not_help="a narrower dtype: the generator makes uint32 bits for every dtype",
     reads_origin=False,

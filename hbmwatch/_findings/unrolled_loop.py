@@ -22,7 +22,7 @@ ADVICE = BufferAdvice(
     prior_weight=1.4,
     title="An unrolled Python loop keeps all its partial results alive{at}",
     remedy="Write the loop as jax.lax.scan or fori_loop that carries the partial result, so that "
-    "the values of one step exist at a time.",
+    "only the values of one step exist at a time.",
     link=LAX_SCAN,
     will_not_help="del in Python: under jit, the compiler decides when a buffer is freed",
     freed_bytes=_freed_bytes,
