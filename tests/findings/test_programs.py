@@ -69,7 +69,8 @@ SAVES = {
     // 24,
     "full_logits": size(65536, 153600, itemsize=BF16),
     "attention_scores": 2 * size(8, 16, 8192, 8192),
-    "attention_training": 2 * size(8, 8, 8192, 8192, itemsize=BF16),
+    # The scores, their softmax, and the gradient of the scores.
+    "attention_training": 3 * size(8, 8, 8192, 8192, itemsize=BF16),
     "one_hot_targets": 2 * size(65536, 131072),
     "one_hot_embedding": size(65536, 131072) + size(65536, 131072, itemsize=BF16),
     "pairwise_distances": 2 * size(4096, 4096, 512),
