@@ -21,7 +21,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources",
         nargs="+",
-        metavar="DIR",
+        metavar="SOURCE",
         help="a log folder, a folder of log folders, a report.json, or the log of a process",
     )
     add_json_option(parser)
