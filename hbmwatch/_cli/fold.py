@@ -12,9 +12,10 @@ from hbmwatch._messages.parse import parse_ooms
 from hbmwatch._messages.peer_loss import lost_peer
 from hbmwatch._records.folded import Consequence
 from hbmwatch._records.process import Process
+from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._report.report import OomReport
 
-_LAST_NUMBER = re.compile(r"(\d+)\D*$")
+_RANK = re.compile(r"(?:rank|proc|process|worker|task|host|pod|p)[-_.]?(\d+)", re.IGNORECASE)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,14 +66,20 @@ def _of_folder(folder: Path) -> list[OomReport]:
     if not runs:
         inner = sorted(path for path in folder.iterdir() if path.is_dir())
         runs = [run for path in inner for run in run_folders(path)]
-    return [read_report(run / REPORT_JSON, brief=True) for run in runs]
+    reports = []
+    for run in runs:
+        try:
+            reports.append(read_report(run / REPORT_JSON, brief=True))
+        except ProfileError as error:
+            print_on_stderr(f"left out: {error}")
+    return reports
 
 
 def _of_log(file: str, number: int) -> tuple[list[OomReport], list[Consequence]]:
     """The last OOM in a process's log, as a report; else what it says of a lost process."""
-    text, name = read_text(file), Path(file).name
+    text, name = read_text(file), file
     if messages := parse_ooms(text):
-        index = _LAST_NUMBER.search(Path(file).stem)
+        index = _RANK.search(Path(file).stem)
         process = Process(index=int(index[1]) if index else number, host=name)
         return [OomReport(messages[-1], process_index=process.index, process=process)], []
     lost = lost_peer(text)

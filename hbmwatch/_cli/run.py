@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import runpy
 import signal
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from hbmwatch._cli.command import DONE, FAILED, Command, CommandError
 from hbmwatch._cli.console import print_on_stderr, write_text
-
-if TYPE_CHECKING:
-    from hbmwatch._report.report import OomReport
 
 _BEFORE_THE_SCRIPT = (runpy.__file__, __file__)
 
@@ -47,11 +42,7 @@ def _run(options: argparse.Namespace) -> int:
         _print_as_python(error)
         return _interrupted()
     except BaseException as error:
-        report = _report_of(error)
-        if report is None:
-            _print_as_python(error)
-        else:
-            _show(report, options.html)
+        _show(error, options.html)
         return FAILED
     return DONE
 
@@ -60,27 +51,30 @@ def _execute(options: argparse.Namespace) -> None:
     """Run the program inside a watch."""
     from hbmwatch._watch.decorator import watch_hbm
 
-    with watch_hbm(logdir=options.logdir):
+    with watch_hbm(logdir=options.logdir, sync="never"):
         if options.is_module:
             runpy.run_module(options.script, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(options.script, run_name="__main__")
+            runpy.run_path(os.path.abspath(options.script), run_name="__main__")
 
 
-def _report_of(error: BaseException) -> OomReport | None:
-    """The report of an OOM, of this watch or of one in the script."""
-    from hbmwatch._explain.errors import report_of
+def _show(error: BaseException, html: str | None) -> None:
+    """Print an OOM as its report, any other error as Python does; write the page of a report."""
+    from hbmwatch._explain.errors import HbmOomError, report_of
 
-    return report_of(error)
-
-
-def _show(report: OomReport, html: str | None) -> None:
-    """Print the report on stderr, in place of a traceback, and write the page."""
-    print(report, file=sys.stderr)
-    if html is not None:
-        with contextlib.suppress(CommandError):
-            write_text(html, report.to_html())
-            print_on_stderr(f"the report is in {html}")
+    report = report_of(error)
+    if isinstance(error, HbmOomError):
+        print(report, file=sys.stderr)
+    else:  # the report is among its notes, or those of its cause
+        _print_as_python(error)
+    if html is None or report is None:
+        return
+    try:
+        write_text(html, report.to_html())
+    except CommandError as failed:
+        print_on_stderr(str(failed))
+    else:
+        print_on_stderr(f"the report is in {html}")
 
 
 def _print_as_python(error: BaseException) -> None:

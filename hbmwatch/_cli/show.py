@@ -14,6 +14,7 @@ from hbmwatch._cli.command import (
     positive_number,
 )
 from hbmwatch._cli.console import print_json, print_on_stderr, write_text
+from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import binding_text, title
@@ -43,7 +44,12 @@ def _run(options: argparse.Namespace) -> int:
         return _show(_chosen(runs, options.name), options)
     if options.html:
         raise CommandError("--html writes one report: choose a run with --run")
-    listed = [(run, read_report(run / REPORT_JSON, brief=True)) for run in runs[: options.most]]
+    listed = []
+    for run in runs[: options.most]:
+        try:
+            listed.append((run, read_report(run / REPORT_JSON, brief=True)))
+        except ProfileError as error:
+            print_on_stderr(f"left out: {error}")
     if options.json:
         print_json([{"run": str(run), **_row(report)} for run, report in listed])
         return DONE
@@ -51,8 +57,8 @@ def _run(options: argparse.Namespace) -> int:
         row = _row(report)
         print(f"{row['time']}  process {row['process']} on {row['host']}  {row['headline']}")
         print(f"  {clean(run.name, 200)}")
-    if len(runs) > len(listed):
-        print(f"{len(runs) - len(listed)} older runs are not listed; --most {len(runs)} lists all")
+    if len(runs) > options.most:
+        print(f"{len(runs) - options.most} older runs are not listed; --most {len(runs)} lists all")
     return DONE
 
 

@@ -42,16 +42,11 @@ def exit_now(error: BaseException, process: Process | None) -> NoReturn:
 
 
 def _text(error: BaseException) -> str:
-    """The error with the frames that an uncaught one has: down to here, and those below."""
-    frames = [
-        *traceback.extract_stack(inspect.currentframe()),
-        *traceback.extract_tb(error.__traceback__),
-    ]
-    shown = [frame for frame in frames if not frame.filename.startswith(_OWN_FILES)]
-    return "".join(
-        (
-            "Traceback (most recent call last):\n",
-            *traceback.format_list(shown),
-            *traceback.format_exception_only(error),
-        )
-    )
+    """The error as Python prints an uncaught one: its causes, its frames from the program's first
+    one on, and the members of a group."""
+    shown = traceback.TracebackException.from_exception(error)
+    above = traceback.extract_stack(inspect.currentframe())
+    below = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in (*above, *below) if not f.filename.startswith(_OWN_FILES)]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    return "".join(shown.format())

@@ -17,6 +17,7 @@ from hbmwatch._records.report import DeviceMemory, LiveArrays
 # It bounds the time of a report: a variable may hold a data set.
 _MOST_LEAVES = 10_000
 _MOST_HOLDERS = 3
+_OWN_REFERENCES = 3  # the frame, our variable, and the argument of getrefcount
 _READ_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
@@ -81,7 +82,8 @@ def _locals(frame: FrameType) -> dict[str, Any]:
         return {}
     given = frame.f_locals
     found = dict(given)
-    given.clear()
+    if sys.getrefcount(given) <= _OWN_REFERENCES:
+        given.clear()
     return found
 
 

@@ -12,14 +12,14 @@ import jax
 
 from hbmwatch._records.process import Process
 
-# Where a launcher puts a process's rank and the number of processes; "" where it has no such name.
-LAUNCHERS: Mapping[str, tuple[str, str]] = {
-    "SLURM": ("SLURM_PROCID", "SLURM_NTASKS"),
-    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    "MPICH and Intel MPI": ("PMI_RANK", "PMI_SIZE"),
-    "torchrun and Ray Train": ("RANK", "WORLD_SIZE"),
-    "a TPU node pool of GKE": ("TPU_WORKER_ID", ""),
-    "an indexed job of Kubernetes, JobSet": ("JOB_COMPLETION_INDEX", ""),
+# Where a launcher puts a process's rank. How many processes belong together, only JAX knows.
+LAUNCHERS: Mapping[str, str] = {
+    "SLURM": "SLURM_PROCID",
+    "Open MPI": "OMPI_COMM_WORLD_RANK",
+    "MPICH and Intel MPI": "PMI_RANK",
+    "torchrun and Ray Train": "RANK",
+    "a TPU node pool of GKE": "TPU_WORKER_ID",
+    "an indexed job of Kubernetes, JobSet": "JOB_COMPLETION_INDEX",
 }
 
 
@@ -31,7 +31,7 @@ def this_process() -> Process:
         index, count = jax.process_index(), jax.process_count()
         devices = jax.local_devices()
     if count == 1:
-        index, count = _of_launcher(os.environ)
+        index = _rank(os.environ)
     return Process(
         index=index,
         count=count,
@@ -61,14 +61,12 @@ def _numbers(devices: Sequence[Any], name: str) -> list[int]:
     return [number for number in found if isinstance(number, int)]
 
 
-def _of_launcher(environment: Mapping[str, str]) -> tuple[int, int]:
-    """The rank and the number of processes that the first launcher found gives; else (0, 1)."""
-    for rank, size in LAUNCHERS.values():
-        index = environment.get(rank, "")
-        if index.isdecimal():
-            count = environment.get(size, "")
-            return int(index), max(int(count) if count.isdecimal() else 1, int(index) + 1)
-    return 0, 1
+def _rank(environment: Mapping[str, str]) -> int:
+    """The rank that the first launcher found gives; 0 without a launcher."""
+    for name in LAUNCHERS.values():
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    return 0
 
 
 def _host() -> str:

@@ -19,6 +19,7 @@ import jax
 from hbmwatch._jax.intercept import replaced
 from hbmwatch._jax.lowering import is_same_lowering, plain_lowered
 from hbmwatch._jax.placement import on_live_devices
+from hbmwatch._jax.wrappers import has_own_lower, is_transformation
 
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 _LONGEST_NAME = 100
@@ -153,17 +154,18 @@ class _Backend:
 def lowerable(
     step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
-    """What has the step's `.lower`, and its arguments; a step without `.lower` is jitted."""
+    """What has the step's `.lower`, and its arguments; a step without `.lower` is jitted.
+
+    Of a wrapper it is the jitted function inside: what the wrapper itself does runs in Python.
+    """
     if isinstance(step, types.MethodType) and hasattr(step.__func__, "lower"):
         return step.__func__, (step.__self__, *args), kwargs
     # Equinox has a Partial of its own, for a jitted method of a module.
     if isinstance(step, functools.partial) or hasattr(getattr(step, "func", None), "lower"):
         partial: Any = step
         return lowerable(partial.func, (*partial.args, *args), {**partial.keywords, **kwargs})
-    if hasattr(step, "lower"):
-        return step, args, kwargs
-    inner = inspect.unwrap(step, stop=lambda fun: hasattr(fun, "lower"))
-    return inner if hasattr(inner, "lower") else jax.jit(_hashable(step)), args, kwargs
+    inner = inspect.unwrap(step, stop=lambda fun: has_own_lower(fun) or is_transformation(fun))
+    return inner if has_own_lower(inner) else jax.jit(_hashable(step)), args, kwargs
 
 
 def _hashable(step: Callable[..., Any]) -> Callable[..., Any]:

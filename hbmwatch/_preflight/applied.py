@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,6 +47,11 @@ class Applied:
                 "a change can be applied to a function, or to what jax.jit returned, not to "
                 f"{type(owner).__name__}: write it into the step ({code})"
             )
+        if _is_inside(owner, step):
+            raise TypeError(
+                f"{getattr(step, '__name__', 'the step')} wraps a jitted function, and a change "
+                "would leave out what the wrapper does: apply it to the jitted function"
+            )
         self._given, self._edits = step, edits
         self._owner, self._options = owner, options
         self._programs: dict[Any, _Program] = {}
@@ -68,6 +74,10 @@ class Applied:
         with self._lock:
             self._programs.clear()
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A method, where the changed step is the attribute of a class."""
+        return self if instance is None else types.MethodType(self, instance)
+
     def __reduce__(self) -> Any:
         return Applied, (self._given, self._edits)
 
@@ -77,7 +87,9 @@ class Applied:
         """The program for a call, and its flat arguments."""
         args, kwargs = (*self._args, *args), {**self._kwargs, **kwargs}
         leaves, tree = jax.tree.flatten(self._options.dynamic(args, kwargs))
-        key = (tree, self._options.static(args, kwargs), tuple(map(_kind, leaves)))
+        static = self._options.static(args, kwargs)
+        kinds = tuple(map(type, jax.tree.leaves(static)))  # 1, 1.0 and True are equal
+        key = (tree, static, kinds, tuple(map(_kind, leaves)))
         program = self._programs.get(key)
         if program is None:
             with self._lock:
@@ -100,6 +112,12 @@ class Applied:
                     f"{edit.what} does not work for these arguments: {reason}"
                 ) from reason
         return call
+
+
+def _is_inside(owner: Any, step: Callable[..., Any]) -> bool:
+    """Whether what would be changed is inside of a function that a user wrote around it."""
+    wraps = isinstance(step, types.FunctionType) and hasattr(step, "__wrapped__")
+    return wraps and owner is not step and getattr(owner, "__wrapped__", None) is not step
 
 
 class _Program:

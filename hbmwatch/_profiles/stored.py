@@ -46,11 +46,17 @@ def run_folders(logdir: Path) -> list[Path]:
         return [logdir]
     profiles = logdir / "plugins" / "profile"
     try:
-        names = sorted(os.listdir(profiles if profiles.is_dir() else logdir), reverse=True)
+        names = os.listdir(profiles if profiles.is_dir() else logdir)
     except OSError as error:
         raise ProfileError(f"cannot read {logdir}: {error.strerror}", str(logdir)) from error
     folder = profiles if profiles.is_dir() else logdir
+    names.sort(key=_by_numbers, reverse=True)
     return [folder / name for name in names if (folder / name / REPORT_JSON).is_file()]
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """A key with which the run 9 of a second comes before the run 11."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split("_")]
 
 
 def read_report(file: Path, brief: bool = False) -> OomReport:

@@ -10,9 +10,8 @@ class Process:
     """The process that failed, among those of its job.
 
     Attributes:
-        index: jax.process_index(); before jax.distributed.initialize(), the rank that the
-            launcher gave.
-        count: jax.process_count(), or the launcher's number of processes.
+        index: jax.process_index(); without jax.distributed, the rank that the launcher gave.
+        count: jax.process_count().
         host: The host's name.
         pid: The process id.
         time: When it failed, by the host's clock: UTC, in ISO 8601 ("2026-01-31T08:15:02.125Z").

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hbmwatch._report.report import OomReport
 
 
+_MOST_PROCESSES = 2**20  # a damaged report may give any count
+
+
 @dataclass(frozen=True, slots=True)
 class FoldedReport(FoldedData):
     """The reports of a job's processes: what is alike is said once, and what differs is named.
@@ -62,8 +65,8 @@ def fold_reports(
         raise ValueError("there are no reports to fold")
     places = newest_by_process(given)
     processes = [process_of(given[place]) for place in places]
-    count = max((process.count for process in processes), default=0)
-    count = max(count, len(processes) + len(consequences))
+    known = max((process.count for process in processes), default=0)
+    count = known if known > 1 else len(processes) + len(consequences)
     first, lead = _first(processes)
     groups = fold_groups(given, places)
     return FoldedReport(
@@ -82,7 +85,8 @@ def _absent(processes: Sequence[Process], count: int, has_logs: bool) -> tuple[i
     """The indices without a report; a log does not say its process's index."""
     if has_logs or not any(process.count > 1 for process in processes):
         return ()
-    return tuple(sorted(set(range(count)) - {process.index for process in processes}))
+    there = {process.index for process in processes}
+    return tuple(n for n in range(min(count, _MOST_PROCESSES)) if n not in there)
 
 
 def _first(processes: Sequence[Process]) -> tuple[Process | None, float | None]:

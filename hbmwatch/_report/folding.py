@@ -61,7 +61,8 @@ def newest_by_process(reports: Sequence[ReportData]) -> list[int]:
     newest: dict[tuple[int, str], int] = {}
     for place, report in enumerate(reports):
         process = process_of(report)
-        key = (process.index, process.host)
+        # A job that was started again may run on other hosts.
+        key = (process.index, "" if process.count > 1 else process.host)
         other = newest.get(key)
         if other is None or process_of(reports[other]).time <= process.time:
             newest[key] = place

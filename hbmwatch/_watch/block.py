@@ -29,7 +29,7 @@ class WatchContext:
     def __init__(self, settings: Settings, jit: bool, jit_kwargs: Mapping[str, Any]) -> None:
         self.report: OomReport | None = None
         self._disabled = False
-        self._before: dict[int, Any] = {}
+        self._before: list[dict[int, Any]] = []  # of the blocks that are open, the innermost last
         self._settings = settings
         self._jit = jit
         self._jit_kwargs = jit_kwargs
@@ -54,7 +54,8 @@ class WatchContext:
                 "these apply to a function that watch_hbm decorates"
             )
         self._disabled = is_disabled()
-        self._before = {} if self._disabled or self._settings.sync == "never" else live_arrays()
+        waits = not self._disabled and self._settings.sync != "never"
+        self._before.append(live_arrays() if waits else {})
         return self
 
     def __exit__(
@@ -64,7 +65,7 @@ class WatchContext:
         traceback: TracebackType | None,
     ) -> None:
         """Explain an error of the block that is a device-memory OOM."""
-        before, self._before = self._before, {}
+        before = self._before.pop()
         if self._disabled:
             return
         if kind is None and self._settings.sync != "never":

@@ -91,7 +91,8 @@ def watch_hbm(
             caused it. "compile" waits for the first call, for each call that compiles something,
             and after a failure for each call until one succeeds. "always" waits for each call,
             "never" for none. The end of a `with` block waits for the arrays that were made in it,
-            unless it is "never".
+            unless it is "never": use that where the block itself handles the OOM of an array that
+            it keeps.
         jit: False watches the callable as it is, such as a host step that calls jitted functions.
         top: How many buffers the text of the report shows.
         on_oom: Called with the OomReport before HbmOomError is raised. With "exit" the process

@@ -8,14 +8,7 @@ from typing import Any, cast
 
 import jax
 
-# What calls a function as it is, among the functions and classes of JAX, Equinox and Flax.
-_WRAPPERS = {
-    "ExtendNameStackContextManager",  # jax.named_call, jax.named_scope
-    "annotate_function",  # jax.profiler
-    "_AssertMaxTraces",  # equinox.debug
-    "_cached_partial",  # flax.nnx
-    "cached_partial",  # flax.nnx before 0.12
-}
+from hbmwatch._jax.wrappers import defining_module, is_transformation
 
 
 def holds_jitted(fun: Any) -> bool:
@@ -28,7 +21,7 @@ def holds_jitted(fun: Any) -> bool:
         seen.add(id(fun))
         if callable(getattr(fun, "lower", None)) or isinstance(fun, jax.stages.Compiled):
             return True
-        if _is_transformation(fun):
+        if is_transformation(fun):
             return False
         fun = getattr(fun, "__wrapped__", None) or getattr(fun, "func", None)
     return False
@@ -53,7 +46,7 @@ def lower_of(target: Any) -> Callable[..., Any] | None:
     if isinstance(target, functools.partial):
         inner = lower_of(target.func)
         return inner and functools.partial(inner, *target.args, **target.keywords)
-    if _defining_module(target) == "contextlib":
+    if defining_module(target) == "contextlib":
         return lower_of(getattr(target, "__wrapped__", None))
     return None
 
@@ -62,18 +55,3 @@ def is_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a transformation traces the call, so that it becomes part of another program."""
     leaves = jax.tree_util.tree_leaves((args, kwargs))
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-
-
-def _is_transformation(fun: Any) -> bool:
-    """Whether JAX or a library made another function of it, rather than a wrapper that calls it."""
-    if _defining_module(fun).partition(".")[0] not in ("jax", "equinox", "flax"):
-        return False
-    code = getattr(fun, "__code__", None)
-    name = type(fun).__qualname__ if code is None else code.co_qualname
-    return name.partition(".")[0] not in _WRAPPERS
-
-
-def _defining_module(fun: Any) -> str:
-    """The module that defines a function; functools.wraps may have copied another `__module__`."""
-    name: str = getattr(fun, "__globals__", {}).get("__name__") or type(fun).__module__
-    return name

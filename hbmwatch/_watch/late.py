@@ -10,6 +10,7 @@ import jax
 
 from hbmwatch._explain.errors import may_be_oom
 from hbmwatch._jax.process import backends_are_initialized
+from hbmwatch._records.failures import log_failure
 
 _log = logging.getLogger("hbmwatch")
 
@@ -18,7 +19,11 @@ def live_arrays() -> dict[int, weakref.ref[Any]]:
     """The arrays that exist now, by id, without keeping them alive."""
     if not backends_are_initialized():
         return {}
-    return {id(array): weakref.ref(array) for array in jax.live_arrays()}
+    try:
+        return {id(array): weakref.ref(array) for array in jax.live_arrays()}
+    except Exception as error:  # the block must run in any case
+        log_failure("could not list the live arrays", error)
+        return {}
 
 
 def wait_for_new_arrays(before: dict[int, weakref.ref[Any]]) -> None:

@@ -239,3 +239,47 @@ def test_what_cannot_be_applied_says_why() -> None:
         apply(pickled_step, (shorter,))
     with pytest.raises(TypeError, match="not to Other: write it into the step"):
         apply(Other(), (Donate(what="", code="", arguments=()),))  # type: ignore[arg-type]
+
+
+def test_a_transformation_of_a_jitted_function_is_another_function() -> None:
+    """The gradient of a jitted loss is changed as a whole."""
+    loss = jax.jit(lambda x: (x**3).sum())
+
+    found = [apply(made, ())(jnp.full(3, 2.0)) for made in (jax.grad(loss), jax.vmap(loss))]
+
+    assert [value.tolist() for value in found] == [[12.0] * 3, [8.0] * 3]
+
+
+def test_a_wrapper_of_the_users_is_refused() -> None:
+    """A change to the jitted function inside would leave out what the wrapper does."""
+    inner = watch_hbm(lambda x: x + 1)
+
+    @functools.wraps(inner)
+    def scaled(x: Any) -> Any:
+        return inner(x) * 10
+
+    with pytest.raises(TypeError, match="scaled wraps a jitted function"):
+        apply(scaled, ())
+
+
+def test_static_arguments_that_are_equal_are_told_apart() -> None:
+    """1, 1.0 and True are equal, and the step may treat them differently."""
+    step = jax.jit(lambda x, n: x * n if type(n) is int else x + 100, static_argnums=1)
+    changed = apply(step, ())
+
+    assert [float(changed(1.0, n)) for n in (1, 1.0, True)] == [1.0, 101.0, 101.0]
+
+
+def test_a_changed_step_is_a_method() -> None:
+    """Where the step is the attribute of a class."""
+
+    class Model:
+        scale = 3
+
+        @functools.partial(jax.jit, static_argnums=0)
+        def step(self, x: Any) -> Any:
+            return x * self.scale
+
+    Model.step = apply(Model.step, ())  # type: ignore[method-assign]
+
+    assert float(Model().step(2.0)) == 6.0

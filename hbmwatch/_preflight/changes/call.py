@@ -198,7 +198,11 @@ def replaced_leaves(leaves: Sequence[Leaf], changes: Mapping[int, Leaf]) -> tupl
 
 def nbytes(shape: Any) -> int:
     """The size of an array in bytes. Of a PRNG key 8 for each element."""
-    return int(math.prod(shape.shape)) * int(getattr(shape.dtype, "itemsize", 8))
+    try:
+        bits = jax.dtypes.itemsize_bits(shape.dtype)
+    except (AttributeError, TypeError, ValueError):  # an older jax, or a PRNG key
+        bits = 8 * int(getattr(shape.dtype, "itemsize", 8))
+    return -(-int(math.prod(shape.shape)) * bits // 8)
 
 
 def names(leaves: Sequence[Leaf]) -> str:
