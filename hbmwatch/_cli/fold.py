@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from pathlib import Path
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
@@ -35,6 +36,7 @@ def _run(options: argparse.Namespace) -> int:
 
     reports: list[OomReport] = []
     consequences: list[Consequence] = []
+    names = Counter(Path(source).name for source in options.sources)
     for number, source in enumerate(options.sources):
         path = Path(source)
         if path.is_dir():
@@ -42,7 +44,8 @@ def _run(options: argparse.Namespace) -> int:
         elif path.suffix == ".json":
             reports.append(read_report(path))
         else:
-            of_log = _of_log(source, number)
+            name = path.name if names[path.name] == 1 else source
+            of_log = _of_log(source, name, number)
             reports += of_log[0]
             consequences += of_log[1]
     if not reports and not consequences:
@@ -75,9 +78,9 @@ def _of_folder(folder: Path) -> list[OomReport]:
     return reports
 
 
-def _of_log(file: str, number: int) -> tuple[list[OomReport], list[Consequence]]:
+def _of_log(file: str, name: str, number: int) -> tuple[list[OomReport], list[Consequence]]:
     """The last OOM in a process's log, as a report; else what it says of a lost process."""
-    text, name = read_text(file), file
+    text = read_text(file)
     if messages := parse_ooms(text):
         index = _RANK.search(Path(file).stem)
         process = Process(index=int(index[1]) if index else number, host=name)
