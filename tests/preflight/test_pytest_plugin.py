@@ -51,7 +51,7 @@ def ran(folder: Path) -> str:
     plugin = "hbmwatch._preflight.pytest_plugin"
     command = [sys.executable, "-m", "pytest", "-q", "-p", plugin]
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "XDG_CACHE_HOME": str(folder / "cache"),
     }
