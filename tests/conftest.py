@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ os.environ["XLA_FLAGS"] = (
     + " --xla_force_host_platform_device_count=4"
     + " --xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 )
+
+# A shell starts a job in the background with SIGINT ignored, which children would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These tests run only where -m asks for them by name.
 OPT_IN = ("benchmark", "clients")
