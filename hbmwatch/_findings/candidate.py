@@ -47,9 +47,11 @@ class Candidate:
         """Whether a buffer is one block of the many that a loop goes over."""
         graph = self.facts.buffers.graph
         loop, _ = graph.loop_of(self.first.instruction)
-        while loop is not None:
+        seen: set[int] = set()
+        while loop is not None and loop.id not in seen:  # a damaged loop may be in its own body
             if self.facts.buffers.loop_buffers.goes_over_blocks(loop):
                 return True
+            seen.add(loop.id)
             loop, _ = graph.loop_of(loop)
         return False
 
