@@ -11,10 +11,9 @@ from hbmwatch._cli.command import (
     DONE,
     NOTHING_FOUND,
     Command,
-    CommandError,
     add_json_option,
 )
-from hbmwatch._cli.console import print_json, progress
+from hbmwatch._cli.console import print_json, progress, write_text
 
 if TYPE_CHECKING:
     from hbmwatch._preflight.verdicts import Fit
@@ -71,10 +70,7 @@ def _save(fit: Fit, file: str, several: bool) -> None:
     path = Path(file)
     if several:
         path = path.with_name(f"{path.stem}-{fit.target.replace(':', '-')}{path.suffix}")
-    try:
-        fit.report.save_html(path)
-    except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+    write_text(str(path), fit.report.to_html())
 
 
 COMMAND = Command(

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
 from hbmwatch._cli.console import print_json, print_on_stderr, read_text, write_text
+from hbmwatch._cli.stored import readable
 from hbmwatch._messages.parse import parse_ooms
 from hbmwatch._messages.peer_loss import lost_peer
 from hbmwatch._records.folded import Consequence
 from hbmwatch._records.process import Process
-from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._report.report import OomReport
 
 _RANK = re.compile(r"(?:rank|proc|process|worker|task|host|pod|p)[-_.]?(\d+)", re.IGNORECASE)
@@ -63,19 +63,13 @@ def _run(options: argparse.Namespace) -> int:
 
 def _of_folder(folder: Path) -> list[OomReport]:
     """The reports of a log folder; else those of the log folders in it, one for each process."""
-    from hbmwatch._profiles.stored import REPORT_JSON, read_report, run_folders
+    from hbmwatch._profiles.stored import run_folders
 
     runs = run_folders(folder)
     if not runs:
         inner = sorted(path for path in folder.iterdir() if path.is_dir())
         runs = [run for path in inner for run in run_folders(path)]
-    reports = []
-    for run in runs:
-        try:
-            reports.append(read_report(run / REPORT_JSON, brief=True))
-        except ProfileError as error:
-            print_on_stderr(f"left out: {error}")
-    return reports
+    return [report for _, report in readable(runs)]
 
 
 def _of_log(file: str, name: str, number: int) -> tuple[list[OomReport], list[Consequence]]:

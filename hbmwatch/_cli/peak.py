@@ -15,7 +15,7 @@ from hbmwatch._cli.command import (
     add_json_option,
     add_peak_options,
 )
-from hbmwatch._cli.console import print_json, progress
+from hbmwatch._cli.console import print_json, progress, write_text
 from hbmwatch._cli.steps import size
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
         report = _report(options, limit, device)
     if options.html is not None:
         with progress("writing the HTML report"):
-            _save_html(report, options.html)
+            write_text(options.html, report.to_html())
     if options.json:
         print_json(report.to_dict())
     else:
@@ -154,13 +154,6 @@ def _verdict(summary: PeakSummary, limit: int, device: str) -> str:
         f"The program does not fit {format_size(limit)}{device}: it needs "
         f"{format_size(needed - limit)} more."
     )
-
-
-def _save_html(report: OomReport, file: str) -> None:
-    try:
-        report.save_html(file)
-    except OSError as error:
-        raise CommandError(f"cannot write {file}: {error.strerror}") from error
 
 
 COMMAND = Command(

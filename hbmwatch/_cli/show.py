@@ -14,10 +14,10 @@ from hbmwatch._cli.command import (
     positive_number,
 )
 from hbmwatch._cli.console import print_json, print_on_stderr, write_text
-from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._cli.stored import readable
 from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
-from hbmwatch._report.text import binding_text, title
+from hbmwatch._report.text import one_line
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from hbmwatch._profiles.stored import REPORT_JSON, read_report, run_folders
+    from hbmwatch._profiles.stored import run_folders
 
     logdir = Path(options.logdir)
     runs = run_folders(logdir)
@@ -44,12 +44,7 @@ def _run(options: argparse.Namespace) -> int:
         return _show(_chosen(runs, options.name), options)
     if options.html:
         raise CommandError("--html writes one report: choose a run with --run")
-    listed = []
-    for run in runs[: options.most]:
-        try:
-            listed.append((run, read_report(run / REPORT_JSON, brief=True)))
-        except ProfileError as error:
-            print_on_stderr(f"left out: {error}")
+    listed = list(readable(runs[: options.most]))
     if options.json:
         print_json([{"run": str(run), **_row(report)} for run, report in listed])
         return DONE
@@ -88,13 +83,15 @@ def _show(run: Path, options: argparse.Namespace) -> int:
 
 def _row(report: OomReport) -> dict[str, object]:
     """What the list says of a run."""
-    process, binding = report.process, binding_text(report)
+    from hbmwatch._report.folding import process_of
+
+    process = process_of(report)
     return {
-        "time": clean(process.time, 40) if process else "",
-        "process": process.index if process else report.process_index,
-        "host": clean(process.host, 60) if process else "",
+        "time": clean(process.time, 40),
+        "process": process.index,
+        "host": clean(process.host, 60),
         "function": clean(report.function, 60),
-        "headline": title(report) + (f": {binding}" if binding else ""),
+        "headline": one_line(report),
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hbmwatch._records.folded import Figure, FoldedGroup, Outlier
 from hbmwatch._records.process import Process
 from hbmwatch._report.json import fingerprint
-from hbmwatch._report.text import binding_text, title
+from hbmwatch._report.text import one_line
 
 if TYPE_CHECKING:
     from hbmwatch._records.report import ReportData
@@ -106,10 +106,8 @@ def _fold(reports: Sequence[ReportData], members: Sequence[int]) -> FoldedGroup:
         (place for place, process in zip(members, processes) if process not in standing_out),
         members[0],
     )
-    report = reports[typical]
-    binding = binding_text(report)
     return FoldedGroup(
-        headline=title(report) + (f": {binding}" if binding else ""),
+        headline=one_line(reports[typical]),
         processes=tuple(processes),
         free_bytes=tuple(values["free"]),
         figures=tuple(figure for figure in figures.values() if figure.least < figure.most),

@@ -11,7 +11,7 @@ from typing import Any
 from hbmwatch._records.report import ReportData
 from hbmwatch._report.json import fingerprint, rebuild_report, report_dict
 from hbmwatch._report.metrics import report_scalars
-from hbmwatch._report.text import headline, report_text
+from hbmwatch._report.text import one_line, report_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class OomReport(ReportData):
         return self.text()
 
     def __repr__(self) -> str:
-        return f"<OomReport: {headline(self).removeprefix('hbmwatch: ')}>"
+        return f"<OomReport: {one_line(self)}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """How a terminal's IPython shows it."""

@@ -35,9 +35,14 @@ OVER_LIMIT = "{} over the limit"
 
 
 def headline(report: ReportData) -> str:
-    """One line: what ran out of which memory, and the binding figures."""
+    """The line with which a report begins."""
+    return f"hbmwatch: {one_line(report)}"
+
+
+def one_line(report: ReportData) -> str:
+    """What ran out of which memory, and the binding figures."""
     binding = binding_text(report)
-    return f"hbmwatch: {title(report)}{': ' if binding else ''}{binding}"
+    return f"{title(report)}{': ' if binding else ''}{binding}"
 
 
 def title(report: ReportData) -> str:

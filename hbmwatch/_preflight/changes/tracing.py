@@ -29,7 +29,7 @@ def call_of(
         platform: "tpu", "cuda", "cpu"; None: that of the arrays' devices.
 
     Raises:
-        TypeError: The step's program cannot be had as a jaxpr.
+        TypeError: JAX gives no jaxpr of the step's program.
     """
     step, args, kwargs = lowerable(step, args, kwargs)
     args, kwargs = jax.tree.map(shape_of, (args, dict(kwargs)))
