@@ -38,6 +38,7 @@ class LoopBuffers:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._known: dict[int, dict[int, tuple[int, LoopBuffer]]] = {}
+        self._over_blocks: dict[int, bool] = {}
 
     @functools.cached_property
     def _fills(self) -> dict[int, tuple[HloInstructionProto, int]]:
@@ -140,6 +141,11 @@ class LoopBuffers:
 
         No iteration reads what another one computes, but for a counter.
         """
+        if loop.id not in self._over_blocks:
+            self._over_blocks[loop.id] = self._goes_over_blocks(loop)
+        return self._over_blocks[loop.id]
+
+    def _goes_over_blocks(self, loop: HloInstructionProto) -> bool:
         entries = loop.shape.tuple_shapes
         filled = {i for i in range(len(entries)) if self._buffer_at(loop, i) is not None}
         return bool(filled) and all(
