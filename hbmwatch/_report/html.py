@@ -6,14 +6,11 @@ every section of that; without a script the page shows the report as text.
 
 from __future__ import annotations
 
-import functools
-import json
-import re
 import string
 from html import escape
 from typing import TYPE_CHECKING
 
-from hbmwatch._report.assets import asset, policy
+from hbmwatch._report.assets import asset, data_json, policy, script_of
 from hbmwatch._report.page_data import page_data, safe
 from hbmwatch._report.text import headline, report_text
 
@@ -24,11 +21,9 @@ _NOTEBOOK_BUFFERS = 2000
 _NOTEBOOK_HEIGHT = 760
 # Each module imports only earlier ones, so that they can stand in one script in this order.
 SCRIPTS = (
-    "format names dom roles report buffers inspector chart treemap table tools explorer budget "
-    "sections main"
+    "format names dom roles report buffers inspector curve chart treemap table tools explorer "
+    "budget sections main"
 ).split()
-_IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 def page(report: ReportData, most: int | None = None) -> str:
@@ -38,14 +33,14 @@ def page(report: ReportData, most: int | None = None) -> str:
         report: The report.
         most: The number of buffers that it holds at most, the largest ones; None for all.
     """
-    style, script = asset("page.css"), _script()
+    style, script = asset("page.css"), script_of(*SCRIPTS)
     return string.Template(asset("page.html")).substitute(
         title=escape(safe(headline(report))),
         policy=policy(style=style, script=script),
         style=style,
         script=script,
         text=escape(safe(report_text(report))),
-        data=_json(page_data(report, most)),
+        data=data_json(page_data(report, most)),
     )
 
 
@@ -56,16 +51,3 @@ def notebook(report: ReportData) -> str:
         f'<iframe srcdoc="{document}" sandbox="allow-scripts" title="hbmwatch report" '
         f'style="width:100%;height:{_NOTEBOOK_HEIGHT}px;border:0"></iframe>'
     )
-
-
-@functools.cache
-def _script() -> str:
-    """The modules of the script as one, without their imports and exports."""
-    modules = (_EXPORT.sub("", _IMPORT.sub("", asset(f"{name}.mjs"))) for name in SCRIPTS)
-    return '"use strict";\n(() => {\n' + "\n".join(modules) + "})();\n"
-
-
-def _json(value: object) -> str:
-    """JSON that may stand inside a script element: no text in it can end that."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

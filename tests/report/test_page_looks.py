@@ -18,6 +18,10 @@ function behind(e) {
   }
   return 'rgb(255, 255, 255)';
 }
+function tileOf(e) {
+  for (; e.tagName !== 'rect';) e = e.previousElementSibling;
+  return e;
+}
 const low = [];
 for (const e of document.querySelectorAll('body *')) {
   const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
@@ -26,7 +30,7 @@ for (const e of document.querySelectorAll('body *')) {
   const tile = e.closest('#map') && !e.classList.contains('off');
   const ink = light(e.closest('svg') ? style.fill : style.color);
   const fills = tile
-    ? [...document.querySelectorAll('#map rect')].map((r) => getComputedStyle(r).fill)
+    ? [getComputedStyle(tileOf(e)).fill]
     : [behind(e)];
   for (const fill of fills) {
     const [a, b] = [ink, light(fill)].sort((x, y) => y - x);

@@ -93,15 +93,15 @@ function drawTile(svg, b, group, { i, bytes, more, box }) {
   const lines = more
     ? [`and ${formatCount(more)} more`, formatSize(bytes)]
     : [formatSize(bytes), b.name(i)];
-  drawLabel(svg, box, lines);
+  drawLabel(svg, box, lines, colorOf(group.role.name));
 }
 
-function drawLabel(svg, box, lines) {
+function drawLabel(svg, box, lines, color) {
   if (box.w < 58 || box.h < 21) return;
   const room = Math.floor((box.w - 12) / 6.9);
   lines.slice(0, box.h < 38 ? 1 : 2).forEach((line, n) => {
     const cut = line.length > room ? `${line.slice(0, Math.max(1, room - 1))}\u2026` : line;
-    const place = { class: n ? "" : "size", x: box.x + 7, y: box.y + 16 + 16 * n };
+    const place = { class: n ? color : `size ${color}`, x: box.x + 7, y: box.y + 16 + 16 * n };
     svg.append(draw("text", place, cut));
   });
 }

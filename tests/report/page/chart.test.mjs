@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { makeRows } from "../../../hbmwatch/_report/page/buffers.mjs";
-import { drawnPoints, lifetimeSteps, roleSeries } from "../../../hbmwatch/_report/page/chart.mjs";
+import { lifetimeSteps, roleSeries } from "../../../hbmwatch/_report/page/chart.mjs";
+import { drawnPoints } from "../../../hbmwatch/_report/page/curve.mjs";
 import { buffersOf } from "./helpers.mjs";
 
 const B = buffersOf([
