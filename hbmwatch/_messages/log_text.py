@@ -53,7 +53,7 @@ _CONTINUED = re.compile(r"""(?<!\\)(["'])[ \t]*+\n[ \t]*+[fFrRbBuU]{0,2}\1(?=[^\
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _CODE_POINT = re.compile(r"&#(?:x([0-9a-f]{1,4})|(\d{1,5}));", re.IGNORECASE)
 # Bold text, with or without italics: "**_RESOURCE_EXHAUSTED: ..._**".
-_BOLD = re.compile(r"(?<![\w*])\*\*_?(?=[^\s*])|(?<=[^\s*])_?\*\*(?![\w*])")
+_BOLD = re.compile(r"(?<![\w*])(?:\*\*){1,3}_?(?=[^\s*])|(?<=[^\s*])_?(?:\*\*){1,3}(?![\w*])")
 # What a person leaves out: " ... ", " [...] ", and "hbm... ", but not "1073... ".
 _ELLIPSIS = re.compile(r"(?<!\S)(?:\.{3,8}|…|\[(?:\.{3}|…)\]|\((?:\.{3}|…)\))(?!\S)")
 _ATTACHED_ELLIPSIS = re.compile(r"(?<=[A-Za-z)])(?:\.{3}|…)(?=\s)")
