@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import Batch, ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._findings import donation
 from hbmwatch._findings.advice import Advice, all_bytes
-from hbmwatch._findings.fitting_batch import fitting_length
-from hbmwatch._findings.phrases import ERROR_1000, at_line, list_some, plural
+from hbmwatch._findings.fitting_batch import (
+    batch_paths,
+    fitting,
+    is_training_batch,
+    smaller_batch,
+)
+from hbmwatch._findings.phrases import ERROR_1000, at_line, either, plural
+from hbmwatch._findings.rows import rows_of_outputs
+from hbmwatch._findings.saved import is_layer_input
 from hbmwatch._findings.verdict import freed_together, left_bytes, unnamed
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
@@ -66,9 +74,9 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
     kinds = {live.op.kind for live in largest}
     changes = []
     if scales:
-        trains = facts.buffers.differentiated
+        trains = is_training_batch(facts)
         micro = " (accumulate gradients over micro-batches)" if trains else ""
-        changes.append(f"use a smaller batch{micro}")
+        changes.append(f"{smaller_batch(facts)}{micro}")
     elif kinds == {"output"}:
         changes.append("return less")
     elif "parameter" not in kinds and not any("jit(_" in live.name for live in largest):
@@ -76,8 +84,7 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
     changes.append("shard over more devices")
     if any(float_bits(live.element_type) for live in largest):
         changes.append("use a narrower dtype")
-    text = ", ".join(changes[:-1]) + ("," if len(changes) > 2 else "")
-    text = f"{text} or {changes[-1]}" if len(changes) > 1 else changes[0]
+    text = either(changes)
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -92,7 +99,8 @@ def _describe_peak(
     if not most or total < LEAST_SHARE_OF_PEAK * facts.peak_bytes:
         limit = f" ({format_size(over)} over the limit)" if over else ""
         which = "The other buffers have no single cause" if others else f"No single cause{limit}"
-        batch = "use a smaller batch or more devices" if scales else "use more devices"
+        batch = f"{smaller_batch(facts)} or use more devices" if scales else "use more devices"
+        batch = batch.replace("use a smaller batch or use", "use a smaller batch or")
         what = "the other buffers" if others else "its buffers"
         evidence = "" if scales else f"The peak is {peak}, and {what} match no known pattern."
         return f"{which}: {batch}", evidence
@@ -107,14 +115,23 @@ def _describe_peak(
     take, match, they = (
         ("It takes", "matches", "It is") if count == 1 else ("They take", "match", "The first is")
     )
-    evidence = f"{take} {format_size(all_bytes(largest))} of {peak} and {match} no known pattern."
-    made = f" {they} created by {first.name}." if first.name else ""
-    return title, evidence + ("" if first.op.kind == "parameter" else made)
+    what = f"{match} no known pattern"
+    kept = any(live is first for live in facts.buffers.saved)
+    if kept or (first.forward and is_layer_input(facts, first)):
+        what = f"{'is' if count == 1 else 'are'} kept for the backward pass"
+    evidence = f"{take} {format_size(all_bytes(largest))} of {peak} and {what}."
+    if first.op.kind == "parameter" or not first.name:
+        return title, evidence
+    made = "made for" if first.inferred and first.loop_buffer is None else "made by"
+    return title, f"{evidence} {they} {made} {first.name}."
 
 
 def _largest_group(facts: ProgramFacts, others: Sequence[Finding]) -> list[LiveBuffer]:
     """The equal buffers with the most bytes that no other finding is about."""
     names = unnamed(facts, others)
+    if any(other.slug == donation.ADVICE.slug for other in others):
+        # Their old values are named, and one of the two is freed.
+        names -= {*rows_of_outputs(facts, (output for _, output in donation.undonated(facts)))}
     groups: dict[object, list[LiveBuffer]] = {}
     for live in facts.live:
         if live.op.instruction in names:
@@ -125,10 +142,9 @@ def _largest_group(facts: ProgramFacts, others: Sequence[Finding]) -> list[LiveB
 
 def _describe_batch(facts: ProgramFacts, batch: Batch) -> str:
     """Evidence: how much scales with the batch, and which batch should fit."""
-    paths = list_some(argument.path for argument in batch.arguments)
-    length = fitting_length(facts)
-    fits = f"; a batch of {length} instead of {batch.length} should fit" if length else ""
+    paths, fits = batch_paths(facts), fitting(facts)
+    size = f"the batch size ({paths}, " if is_training_batch(facts) else f"the rows of {paths} ("
     return (
         f"{format_size(batch.scaling_bytes)} of the {format_size(facts.peak_bytes)} peak scales "
-        f"with the batch size ({paths}, {batch.length} per device){fits}."
+        f"with {size}{batch.length} per device){'; ' if fits else ''}{fits}."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings import replication
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import ERROR_1000, list_some, plural, short_paths
 from hbmwatch._findings.rows import rows_of
@@ -23,16 +24,23 @@ def find(facts: ProgramFacts) -> Finding | None:
     limit, total = facts.limit_bytes, facts.summary.parameter_bytes
     if limit is None or total <= limit:
         return None
+    # Sharding what is replicated over the devices at hand has its own finding.
+    replicated = replication.replicated_leaves(facts) if facts.device_count > 1 else []
+    if total - sum(leaf.freed_bytes for leaf in replicated if not leaf.is_output) <= limit:
+        return None
     largest = sorted((a for a in facts.arguments if a.in_hbm), key=lambda a: -a.size_bytes)
     devices = -(-total // max(limit, 1))
     wide = sum(a.size_bytes for a in largest if float_bits(a.element_type) == 32)
-    narrower = f"; in bfloat16, {format_size(total - wide // 2)}" if wide else ""
+    narrower = ""
+    if wide // 2 >= facts.minimum_saving_bytes:
+        narrower = f"; in bfloat16, {format_size(total - wide // 2)}"
     paths = list_some(short_paths(a.path for a in largest))
+    take = "takes" if len(largest) == 1 else "take"
     return ADVICE.finding(
         title=f"The arguments alone take {format_size(total)}; the device has {format_size(limit)}",
-        evidence=f"{plural(len(largest), 'argument leaf')} ({paths}) take {format_size(total)} "
-        f"per device before the program computes anything. Sharded over {devices} times as many "
-        f"devices, {format_size(-(-total // devices))}{narrower}.",
+        evidence=f"{plural(len(largest), 'argument leaf')} ({paths}) {take} "
+        f"{format_size(total)} per device before the program computes anything. Sharded over "
+        f"{devices} times as many devices, {format_size(-(-total // devices))}{narrower}.",
         remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
         "narrower dtype, or offload optimizer state to host memory.",
         saves_bytes=total - total // devices,

@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 from hbmwatch._analysis import origin
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._analysis.live_buffers import LiveBuffer, is_one_per_layer, is_recomputed
+from hbmwatch._analysis.live_buffers import (
+    LiveBuffer,
+    is_backward,
+    is_one_per_layer,
+    is_recomputed,
+)
 from hbmwatch._findings import (
     attention_scores,
     callback,
@@ -162,7 +167,8 @@ def _evidence(
     advice: BufferAdvice, found: Sequence[Candidate], buffers: Sequence[LiveBuffer]
 ) -> str:
     """How much the buffers take, and what the largest one is."""
-    largest = max(found, key=lambda candidate: candidate.first.size_bytes)
+    # Of two equal ones, that of the forward pass.
+    largest = max(found, key=lambda c: (c.first.size_bytes, not is_backward(c.first.name)))
     live, facts = largest.first, largest.facts
     total = all_bytes(buffers)
     takes = f"{format_size(total)} ({100 * total // max(facts.peak_bytes, 1)}% of the peak)"

@@ -36,9 +36,10 @@ def find(facts: ProgramFacts) -> Finding | None:
     some = list_some(short_paths(argument.path for argument in larger))
     what = f"Do not return {some} unchanged" if larger is unchanged else f"Donate {some}"
     keyword = donate_keyword(short_paths(argument.path for argument, _ in pairs))
+    state = "the state" if facts.buffers.differentiated else "it" if len(pairs) == 1 else "them"
     remedy = [_LEAVE_OUT] if unchanged else []
     remedy.append(
-        f"{'Or donate' if unchanged else 'Donate'} the state with jax.jit(..., {keyword}), and use "
+        f"{'Or donate' if unchanged else 'Donate'} {state} with jax.jit(..., {keyword}), and use "
         "only the returned value afterwards."
     )
     return ADVICE.finding(

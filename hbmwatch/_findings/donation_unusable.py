@@ -110,12 +110,13 @@ def _mismatch(free: Sequence[Output], argument: Argument) -> Mismatch:
 def same_leaf(argument: str, output: str) -> bool:
     """Whether two paths end in the same keys ("state['mu']" and "result[0]['mu']")."""
     ours, theirs = argument.split("["), output.split("[")
-    same = 0
+    same = []
     for a, b in zip(reversed(ours[1:]), reversed(theirs[1:])):
         if a != b:
             break
-        same += 1
-    return same >= max(1, len(ours) - 1) and same > 0 and not ours[-1][:1].isdigit()
+        same.append(a)
+    named = any(not key[:1].isdigit() for key in same)  # an index alone says nothing
+    return named and len(same) >= len(ours) - 1
 
 
 def _global_dims(output: Output) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ ADVICE = Advice(
     slug="dtype",
     prior_weight=0.9,
     link=ERROR_1000,
-    will_not_help="narrower arguments: the wide values are intermediates",
+    will_not_help="narrower arguments: the program makes the wide values",
     change="bfloat16",
 )
 CAST_ADVICE = BufferAdvice(
@@ -51,7 +51,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     wider, stored = dtype_name(_most_bytes(wide)), dtype_name(narrow)
     take = "takes" if len(wide) == 1 else "take"
     return ADVICE.finding(
-        title=f"Compute in {target}: {wider} temporaries in a {stored} program",
+        title=f"Compute in {target}: {wider} {_kinds(wide)} in a {stored} program",
         evidence=f"{plural(len(wide), f'{wider} buffer')} computed{at_lines(wide)} {take} "
         f"{format_size(all_bytes(wide))} at the peak, but most argument bytes are {stored}.",
         remedy=f"Compute in {target}: look for a {wider} constant, a dtype argument or an astype "
@@ -59,6 +59,14 @@ def find(facts: ProgramFacts) -> Finding | None:
         buffers=wide,
         saves_bytes=sum(b.size_bytes - b.size_bytes * bits // _bits(b) for b in wide),
     )
+
+
+def _kinds(wide: Sequence[LiveBuffer]) -> str:
+    """What buffers are called: temporaries, outputs, or values where there are both."""
+    kinds = {live.op.kind for live in wide}
+    if len(kinds) > 1:
+        return "values"
+    return "outputs" if kinds == {"output"} else "temporaries"
 
 
 def _bits(array: Argument | LiveBuffer) -> int:

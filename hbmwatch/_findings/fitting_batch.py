@@ -1,8 +1,9 @@
-"""The batch with which a program should fit."""
+"""The batch, or the rows of an argument, with which a program should fit."""
 
 from __future__ import annotations
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.phrases import list_some
 
 # 2% is left for layouts and fragmentation, which do not scale with the batch.
 USABLE_SHARE_OF_LIMIT = 0.98
@@ -23,3 +24,37 @@ def fitting_length(facts: ProgramFacts) -> int:
         else:
             high = middle
     return low
+
+
+def is_training_batch(facts: ProgramFacts) -> bool:
+    """Whether the rows are examples, as far as the program shows.
+
+    It trains on them and does not pair them with each other; else they may be points, cells or
+    configurations, of which a part need not give a part of the result.
+    """
+    length = facts.batch.length
+    pairs = any(live.dims.count(length) > 1 for live in facts.scaling)
+    return facts.buffers.differentiated and not pairs
+
+
+def batch_paths(facts: ProgramFacts) -> str:
+    """The arguments that have the batch: "x, y"."""
+    return list_some(argument.path for argument in facts.batch.arguments)
+
+
+def smaller_batch(facts: ProgramFacts) -> str:
+    """What to pass: "use a smaller batch", or "pass fewer rows of x at a time"."""
+    if is_training_batch(facts):
+        return "use a smaller batch"
+    return f"pass fewer rows of {batch_paths(facts)} at a time"
+
+
+def fitting(facts: ProgramFacts) -> str:
+    """Which batch should fit: "a batch of 4 instead of 8 should fit"; "" where none does."""
+    length = fitting_length(facts)
+    if not length:
+        return ""
+    if is_training_batch(facts):
+        return f"a batch of {length} instead of {facts.batch.length} should fit"
+    rows = f"{length} rows" if length > 1 else "1 row"
+    return f"{rows} of {batch_paths(facts)} instead of {facts.batch.length} should fit"

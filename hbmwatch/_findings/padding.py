@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings import residuals
+from hbmwatch._findings import layout_copy, residuals
 from hbmwatch._findings.advice import Advice
+from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import ERROR_1000
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.report import Finding
@@ -50,7 +51,8 @@ ADVICE = Advice(
 def find(facts: ProgramFacts) -> Finding | None:
     """Padding that is worth avoiding."""
     # The row of small buffers has no instruction, and XProf counts it as all padding.
-    ops = [op for op in facts.summary.ops if op.instruction]
+    copied = _layout_copies(facts)
+    ops = [op for op in facts.summary.ops if op.instruction and op.instruction not in copied]
     total = sum(op.padding_bytes for op in ops)
     worst = max(ops, key=lambda op: op.padding_bytes, default=None)
     if worst is None or total < facts.minimum_saving_bytes:
@@ -67,6 +69,17 @@ def find(facts: ProgramFacts) -> Finding | None:
         saves_bytes=total,
         buffers=[op.instruction for op in ops if op.padding_bytes],
     )
+
+
+def _layout_copies(facts: ProgramFacts) -> frozenset[str]:
+    """The instructions of arguments in another layout, which have a finding of their own."""
+    families = {live.family: live for live in facts.live if live.op.padding_bytes}
+    least = facts.least_part_bytes
+    large = (live for live in families.values() if live.size_bytes >= least)
+    moved = {
+        live.family for live in large if layout_copy.is_moved_argument(Candidate(facts, [live]))
+    }
+    return frozenset(live.op.instruction for live in facts.live if live.family in moved)
 
 
 class Padded(NamedTuple):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._analysis.graph import elements
+from hbmwatch._analysis.graph import MOVES, elements
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
@@ -32,16 +32,18 @@ _SQUARE = "expand the square (x**2 - 2 x @ y.T + y**2)"
 
 
 def _remedy(found: Sequence[Candidate]) -> str:
-    """What to change: the square is expanded only where differences are kept for each feature."""
-    if any(map(_keeps_differences, found)):
+    """What to change: the square is expanded only where squared differences are summed."""
+    if any(map(_sums_squares, found)):
         return f"{_PIECES} {_SQUARE}, or {_BLOCKS}"
     return ADVICE.remedy
 
 
-def _keeps_differences(candidate: Candidate) -> bool:
-    """Whether a buffer has the difference of each pair, for each of several features."""
+def _sums_squares(candidate: Candidate) -> bool:
+    """Whether a buffer has the squared difference of each pair and feature, and a sum reads it."""
     dims = [size for size in candidate.first.dims if size > 1]
-    return len(dims) > 2 and "subtract" in candidate.origin.chain
+    chain, readers = candidate.origin.chain, {user.opcode for user in candidate.uses}
+    squares = chain <= _SQUARES and {"subtract", "multiply"} <= chain
+    return len(dims) > 2 and squares and "reduce" in readers and "sort" not in readers
 
 
 ADVICE = BufferAdvice(
@@ -70,6 +72,8 @@ GATHER_ADVICE = BufferAdvice(
 LEAST_GROWTH = 16
 # A vmap around a gradient: one gradient per example. For a batched loss, vmap is inside of jvp.
 _MAPPED_GRADIENTS = ("vmap(jvp(", "vmap(transpose(")
+# What makes squared differences of two arrays: with anything else, the square is not expanded.
+_SQUARES = MOVES | frozenset("broadcast subtract multiply fusion parameter iota".split())
 # In all pairs each row meets at least 32 others; fewer may be features or states.
 LEAST_COPIES = 32
 

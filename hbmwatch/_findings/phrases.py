@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.text import clean
 
@@ -31,6 +31,13 @@ def list_some(names: Iterable[str], most: int = 3) -> str:
     return text if len(distinct) <= most else f"{text} and {len(distinct) - most} more"
 
 
+def either(choices: Sequence[str]) -> str:
+    """ "a, b, or c", "a or b", "a"."""
+    if len(choices) < 2:
+        return "".join(choices)
+    return f"{', '.join(choices[:-1])}{',' if len(choices) > 2 else ''} or {choices[-1]}"
+
+
 def short_paths(paths: Iterable[str]) -> list[str]:
     """Paths cut after their second key, or after the first where the second is an index."""
     short = []
@@ -43,12 +50,16 @@ def short_paths(paths: Iterable[str]) -> list[str]:
 
 
 def top_lines(buffers: Sequence[LiveBuffer], most: int = 2) -> str:
-    """The source lines with the most bytes ("train.py:88, train.py:90 and 2 more")."""
-    weight: dict[str, int] = {}
+    """The source lines with the most bytes ("train.py:88, train.py:90 and 2 more").
+
+    What the backward pass makes follows from a line of the forward pass, and counts half.
+    """
+    weight: dict[str, float] = {}
     for live in buffers:
         if live.source:
             source = clean(live.source, 60)  # alone, so that each place in a list is readable
-            weight[source] = weight.get(source, 0) + live.size_bytes
+            size = live.size_bytes / (2 if is_backward(live.name) else 1)
+            weight[source] = weight.get(source, 0) + size
     return list_some(sorted(weight, key=lambda source: -weight[source]), most)
 
 

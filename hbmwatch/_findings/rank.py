@@ -29,6 +29,8 @@ from hbmwatch._records.report import Finding
 # If the program is only a little over the limit, a remedy that frees two fifths of the peak counts
 # in full; one that frees more is not more likely to be the cause.
 LEAST_SHARE_OF_PEAK = 0.4
+# A finding that frees a quarter of what is missing comes before what has no known cause.
+LEAST_SHARE_OF_OVER_LIMIT = 1 / 4
 T = TypeVar("T")
 Finder = Callable[[ProgramFacts], Finding | None]
 
@@ -101,8 +103,22 @@ def find_findings(
     rest = attempt(functools.partial(aggregate.find, others=worth), None)
     worth += [rest] if rest is not None else []
     return tuple(
-        sorted(worth, key=lambda f: (not _is_about_arguments(facts, f, worth), -rank(facts, f)))
+        sorted(
+            worth,
+            key=lambda f: (
+                not _is_about_arguments(facts, f, worth),
+                f is rest and _has_cause(facts, worth),
+                -rank(facts, f),
+            ),
+        )
     )
+
+
+def _has_cause(facts: ProgramFacts, findings: Sequence[Finding]) -> bool:
+    """Whether a finding other than the aggregate frees a good part of what is missing."""
+    least = LEAST_SHARE_OF_OVER_LIMIT * (facts.over_limit_bytes or 0)
+    freed = (f.saves_bytes or 0 for f in findings if f.slug != aggregate.ADVICE.slug)
+    return any(size >= least for size in freed)
 
 
 def _is_about_arguments(facts: ProgramFacts, finding: Finding, findings: Sequence[Finding]) -> bool:

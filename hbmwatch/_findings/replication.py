@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import Advice
+from hbmwatch._findings.fitting_batch import is_training_batch
 from hbmwatch._findings.phrases import SHARDING, list_some, plural, short_paths
 from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
@@ -171,13 +172,16 @@ def _batch_finding(facts: ProgramFacts, replicated: ReplicatedBatch) -> Finding:
     batch = facts.batch
     paths = list_some(argument.path for argument in batch.arguments)
     sharding = f": NamedSharding(mesh, P({replicated.axis!r}))" if replicated.axis else ""
+    is_batch = is_training_batch(facts)
+    what, whole = ("the batch", "the whole batch") if is_batch else (paths, "all of its rows")
+    it = paths if is_batch else "it"
     return ADVICE.finding(
-        title=f"Shard the batch: {paths} is replicated, so every device computes the whole batch",
+        title=f"Shard {what}: {it} is replicated, so every device computes {whole}",
         evidence=f"{paths} has its global length {batch.length} on each of "
         f"{facts.device_count} devices, and {format_size(batch.scaling_bytes)} of the peak scales "
         "with it.",
-        remedy=f"Shard the batch over the mesh{sharding}, by in_shardings or device_put.",
+        remedy=f"Shard {what} over the mesh{sharding}, by in_shardings or device_put.",
         saves_bytes=replicated.freed_bytes,
         buffers=facts.scaling,
-        will_not_help="jax.checkpoint: every device would still compute the whole batch",
+        will_not_help=f"jax.checkpoint: every device would still compute {whole}",
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings.fitting_batch import fitting_length
+from hbmwatch._findings.fitting_batch import fitting
+from hbmwatch._findings.phrases import either
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import unnumbered
 from hbmwatch._xla.types import float_bits
 
 # It halves the batch, which halves what other findings free: it is an alternative to them.
@@ -17,6 +19,8 @@ _ALTERNATIVE = "aggregate"
 _BESIDE = "live-arrays"
 # It needs more devices, or another dtype.
 _MORE_DEVICES = "arguments"
+# It frees of each buffer what its layout adds.
+_PADDING = "padding"
 _KEPT = ("parameter", "output")
 
 
@@ -63,8 +67,8 @@ def freed_together(facts: ProgramFacts, findings: Sequence[Finding]) -> int:
 def left_bytes(facts: ProgramFacts, findings: Sequence[Finding], kind: str = "") -> int:
     """The bytes at the peak that the findings leave at least.
 
-    A finding frees the same share of each of its buffers. Two findings on one buffer free what the
-    second frees of what the first leaves.
+    A finding frees the same share of each of its buffers, or of each its padding. Two findings on
+    one buffer free what the second frees of what the first leaves.
 
     Args:
         facts: The failing program.
@@ -106,10 +110,12 @@ def _shares(facts: ProgramFacts, findings: Sequence[Finding]) -> dict[str, float
     for finding in findings:
         names = [name for name in finding.buffers if name in buffers]
         total = sum(buffers[name].size_bytes for name in names)
-        if total:
-            share = min(1.0, (finding.saves_bytes or 0) / total)
-            for name in names:
-                left[name] = left.get(name, 1.0) * (1 - share)
+        even = min(1.0, (finding.saves_bytes or 0) / total) if total else 0.0
+        for name in names:
+            op = buffers[name]
+            padded = op.padding_bytes / max(op.size_bytes, 1)
+            share = padded if finding.slug == _PADDING else even
+            left[name] = left.get(name, 1.0) * (1 - share)
     return left
 
 
@@ -155,20 +161,20 @@ def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
     limit, size = facts.limit_bytes or 1, sum(kept.values())
     alone = {kind: left for kind, left in kept.items() if left > limit}
     kind = max(alone, key=alone.__getitem__, default="")
-    what, verb = {"parameter": ("arguments", "take"), "output": ("output", "takes")}.get(
-        kind, ("arguments and outputs", "take")
-    )
+    what, verb, less = {
+        "parameter": ("arguments", "take", "pass less"),
+        "output": ("output", "takes", "return less"),
+    }.get(kind, ("arguments and outputs", "take", "pass or return less"))
     size = alone.get(kind, size)
-    unless = "" if kind == "parameter" else "unless it returns less, "
+    whole = sum(facts.once(_all_bytes).get(each, 0) for each in ([kind] if kind else _KEPT))
+    subject = f"The {what} alone {verb} {format_size(size)}"
+    if whole - size > facts.minimum_saving_bytes:
+        subject = f"Of the {what}, these leave {format_size(size)}"
     halved = _halved(facts, [kind] if kind else _KEPT, size)
-    narrower = ", or a narrower dtype," if halved <= limit else ""
-    where = f"these {facts.device_count} devices" if facts.device_count > 1 else "one device"
     devices = -(-size * facts.device_count // limit)
-    return (
-        f"The {what} alone {verb} {format_size(size)}, and a device has {format_size(limit)}: "
-        f"{unless}no change to the computation fits {where}; {devices} or more such devices"
-        f"{narrower} might."
-    )
+    changes = [less, *(["use a narrower dtype"] if halved <= limit else [])]
+    changes.append(f"shard over {devices} or more such devices")
+    return f"{subject}, and a device has {format_size(limit)}. To fit, {either(changes)}."
 
 
 def _halved(facts: ProgramFacts, kinds: Collection[str], size: int) -> int:
@@ -179,8 +185,8 @@ def _halved(facts: ProgramFacts, kinds: Collection[str], size: int) -> int:
 
 def _batch(facts: ProgramFacts) -> str:
     """Which batch should fit, as a sentence; "" where none does."""
-    length = fitting_length(facts)
-    return f"A batch of {length} instead of {facts.batch.length} should fit." if length else ""
+    fits = fitting(facts)
+    return f"{fits[0].upper()}{fits[1:]}." if fits else ""
 
 
 def _remaining(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
@@ -194,5 +200,6 @@ def _remaining(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
         return ""
     size = format_size(count * op.size_bytes)
     several = f"{count} x " if count > 1 else ""
-    where = f" at {op.source}" if op.source else f" ({op.path})" if op.path else ""
-    return f"The largest other: {several}{op.shape.partition('{')[0]}{where}, {size}."
+    path = unnumbered(op.path or "") if count > 1 else op.path
+    where = f" at {op.source}" if op.source else f" ({path})" if path else ""
+    return f"The largest of these: {several}{op.shape.partition('{')[0]}{where}, {size}."

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import pytest
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings import aggregate, classify, fitting_batch
 from hbmwatch._findings.fitting_batch import fitting_length
 from hbmwatch._findings.rank import find_findings
-from tests.findings.cases import explained
+from tests.findings.cases import explain, explained
 from tests.findings.small import limited
 from tests.hlo import F32, MIB, S32, Hlo
+from tests.oom_programs.base import array, on_one
 
 
 def inference(
-    limit_mib: float = 15, batch: int = 1024, fixed_mib: int = 8, used: float = 0
+    limit_mib: float = 15,
+    batch: int = 1024,
+    fixed_mib: int = 8,
+    used: float = 0,
+    name: str = "jit(f)/",
 ) -> ProgramFacts:
     """A batch of 1 KiB examples with two values of it, and weights."""
     hlo = Hlo()
     x = hlo.parameter(batch, 256, path="x")
     hlo.parameter(fixed_mib, 512, 512, path="w")
-    made = [hlo.add("sort", x, dims=(batch, 2048), name=f"jit(f)/{n}") for n in ("a", "b")]
+    made = [hlo.add("sort", x, dims=(batch, 2048), name=f"{name}{n}") for n in "ab"]
     total = fixed_mib + batch * 17 / 1024
     return hlo.facts(made, message=limited(limit_mib, used or total))
 
@@ -34,7 +40,7 @@ def test_the_batch_that_fits_leaves_a_fiftieth_of_the_limit() -> None:
     assert fitting_length(facts) == int((0.98 * 15 - 8) / 17 * 1024)
     assert finding is not None
     assert finding.title == "2 equal temporaries account for 64% of the peak: f32[1024,2048]"
-    assert "17 MiB of the 25 MiB peak scales with the batch size (x, 1024 per device)" in (
+    assert "17 MiB of the 25 MiB peak scales with the rows of x (1024 per device)" in (
         finding.evidence
     )
     assert (finding.saves_bytes, finding.certainty) == (17 * MIB // 2, "derived")
@@ -49,7 +55,7 @@ def test_a_batch_below_a_tenth_of_what_is_over_is_not_named(
 
     assert aggregate.LEAST_SHARE_OF_OVER_LIMIT == 0.1
     assert finding is not None
-    assert ("scales with the batch" in finding.evidence) == names_batch
+    assert ("scales with the rows of x" in finding.evidence) == names_batch
     assert (finding.certainty == "derived") == names_batch
 
 
@@ -123,10 +129,14 @@ def test_what_is_left_is_named_from_a_tenth_of_the_peak_on(
 def test_gradients_and_a_batch_are_named_only_where_they_exist() -> None:
     """The remedy follows the program."""
     batch, plain = aggregate.find(inference()), aggregate.find(constant_and(4, 9))
+    trained = aggregate.find(inference(name="jit(f)/transpose(jvp())/"))
 
     assert batch is not None
+    assert trained is not None
     assert plain is not None
-    assert batch.remedy.startswith("Use a smaller batch, shard")
+    assert batch.remedy.startswith("Pass fewer rows of x at a time, shard")
+    assert trained.remedy.startswith("Use a smaller batch (accumulate gradients")
+    assert "a batch of 403 instead of 1024 should fit" in trained.evidence
     assert plain.remedy.startswith("Compute the largest buffers in pieces")
     assert (batch.change, plain.change) == ("half-batch", "")
 
@@ -138,7 +148,7 @@ def test_ordinary_buffers_get_the_aggregate_alone() -> None:
     # All but the weights scale, 24 GiB with 524288 images; 15.75 GiB less the weights remain, of
     # which 2% is left free.
     fits = (0.98 * 15.75 * 1024 - 6 * 64) / (24 * 1024) * 524288
-    length = int(finding.evidence.partition("a batch of ")[2].partition(" ")[0])
+    length = int(finding.evidence.partition("; ")[2].partition(" rows of x")[0])
 
     assert finding.slug == "aggregate"
     assert length == pytest.approx(fits, rel=0.01)
@@ -153,6 +163,41 @@ def test_no_batch_is_named_where_none_would_fit() -> None:
 
     assert set(findings) == {"aggregate", "arguments"}
     assert "should fit" not in findings["aggregate"].evidence
+
+
+def test_residuals_of_checkpointed_layers_are_kept_and_not_unknown() -> None:
+    """What goes into a layer is kept on purpose, and is no finding."""
+    hlo = Hlo()
+    saved = [hlo.add("sort", dims=(512, 512), name="jit(f)/jvp()/tanh") for _ in range(4)]
+    for made in saved:
+        name = "jit(f)/transpose(jvp())/checkpoint/rematted_computation/mul"
+        hlo.add("negate", made, dims=(512, 512), name=name)
+    finding = aggregate.find(hlo.facts(saved))
+
+    assert finding is not None
+    assert finding.evidence == (
+        "They take 4 MiB of 4 MiB and are kept for the backward pass. The first is made by "
+        "jit(f)/jvp()/tanh."
+    )
+
+
+def test_a_buffer_without_a_name_is_made_for_what_reads_it() -> None:
+    """An iota that a sort reads has the name of the sort only."""
+    hlo = Hlo()
+    iota = hlo.add("iota", dims=(4, 262144), dtype=S32)
+    hlo.add("sort", iota, dims=(4, 262144), dtype=S32, name="jit(f)/sort")
+    finding = aggregate.find(hlo.facts((iota,)))
+
+    assert finding is not None
+    assert finding.evidence.endswith("It is made for jit(f)/sort.")
+
+
+@pytest.mark.tpu
+def test_the_new_value_of_what_is_not_donated_is_no_other_buffer() -> None:
+    """Donation frees the old value or the new one: neither is left over."""
+    lowered = on_one(lambda x: jnp.tanh(x) * x, array(1 << 20, 5120))
+
+    assert [f.slug for f in explain(lowered).findings] == ["donation", "arguments"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hbmwatch._findings import arguments
 from tests.findings.cases import explain
 from tests.findings.small import limited
-from tests.hlo import MIB, Hlo
+from tests.hlo import MIB, REPLICATED, Hlo
 from tests.oom_programs.base import array, mlp, on_one, size
 
 
@@ -26,6 +26,20 @@ def test_arguments_above_the_limit_are_found(limit_mib: float, is_found: bool) -
         assert (
             "Sharded over 2 times as many devices, 2 MiB; in bfloat16, 2 MiB." in finding.evidence
         )
+
+
+@pytest.mark.parametrize(("limit_mib", "is_found"), [(2, False), (1.9, True)])
+def test_what_the_devices_at_hand_hold_when_sharded_is_no_finding(
+    limit_mib: float, is_found: bool
+) -> None:
+    """A replicated argument has a finding of its own; more devices are not needed."""
+    hlo = Hlo()
+    hlo.parameter(1024, 1024, path="params[0]")
+    hlo.add("negate", dims=(1,))
+    facts = hlo.facts(message=limited(limit_mib), spmd_parameters_shardings=[REPLICATED])
+
+    assert facts.device_count == 2
+    assert (arguments.find(facts) is not None) == is_found
 
 
 @pytest.mark.tpu

@@ -68,6 +68,9 @@ def test_a_donation_that_took_effect_has_no_finding() -> None:
         ("state['opt']['mu']", "result['mu']", False),
         ("state['mu']", "result['nu']", False),
         ("state[0]", "result[0]", False),
+        ("state['mu'][0]", "result['mu'][0]", True),
+        ("state['params'][0]", "result['mu'][0]", False),
+        ("state[0][1]", "result[0][1]", False),
     ],
 )
 def test_leaves_are_the_same_by_their_last_keys(argument: str, output: str, same: bool) -> None:

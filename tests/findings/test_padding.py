@@ -9,7 +9,7 @@ import pytest
 from hbmwatch._findings import padding, residuals
 from hbmwatch._findings.padding import describe, tiled
 from hbmwatch._records.peak_op import Kind, PeakOp
-from tests.findings.cases import explain, slugs
+from tests.findings.cases import explain, explained, slugs
 from tests.hlo import MIB, Hlo
 
 
@@ -123,3 +123,9 @@ def test_small_buffers_are_no_padding() -> None:
     """The row of buffers below 16 KiB, which XProf counts as padding, is none."""
     lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((4,), jnp.float32))
     assert slugs(explain(lowered).findings) == ["donation"]
+
+
+@pytest.mark.tpu
+def test_an_argument_in_another_layout_has_its_own_finding() -> None:
+    """The compiler makes the padded copy: no order of dimensions in the program changes it."""
+    assert slugs(explained("narrow_table").findings) == ["layout-copy"]

@@ -107,22 +107,25 @@ def test_the_gradient_of_a_layer_is_no_pairs(trains: bool, slug: str | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("opcode", "dims", "expands"),
+    ("dims", "square", "reader", "expands"),
     [
-        ("subtract", (1024, 512, 4), True),
-        ("subtract", (1024, 2048), False),
-        ("multiply", (1024, 512, 4), False),
+        ((1024, 512, 4), "multiply", "reduce", True),
+        ((1024, 2048), "multiply", "reduce", False),
+        ((1024, 512, 4), "abs", "reduce", False),
+        ((1024, 512, 4), "multiply", "sort", False),
     ],
-    ids=["differences of each feature", "of one feature", "products"],
+    ids=["sum over features", "of one feature", "absolute differences", "sorted"],
 )
-def test_the_square_is_expanded_of_differences_of_several_features(
-    opcode: str, dims: tuple[int, ...], expands: bool
+def test_the_square_is_expanded_where_squared_differences_are_summed(
+    dims: tuple[int, ...], square: str, reader: str, expands: bool
 ) -> None:
     """A buffer with one entry a pair is as large with the square expanded."""
     hlo = Hlo()
     rows = hlo.add("broadcast", hlo.parameter(dims[0], *dims[2:]), dims=dims)
     others = hlo.add("broadcast", hlo.parameter(*dims[1:]), dims=dims)
-    made = hlo.add(opcode, rows, others, dims=dims, name=f"jit(f)/{opcode}")
+    difference = hlo.add("subtract", rows, others, dims=dims)
+    made = hlo.add(square, difference, difference, dims=dims, name=f"jit(f)/{square}")
+    hlo.add(reader, made, dims=dims[:2])
     (finding,) = classify.find(hlo.facts((made,)))
 
     assert finding.slug == "pairwise"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hbmwatch._findings.phrases import top_lines
+import pytest
+
+from hbmwatch._findings.phrases import either, top_lines
 from tests.hlo import Hlo
 
 
@@ -18,3 +20,28 @@ def test_a_long_name_of_a_file_is_shortened_alone() -> None:
 
     assert short == "train.py:7"
     assert (len(long), long[:3], long[-8:]) == (60, "aaa", "bbb.py:7")
+
+
+@pytest.mark.parametrize(("rows", "line"), [(1024, "forward.py:1"), (1025, "gradient.py:2")])
+def test_the_line_of_the_forward_pass_is_named(rows: int, line: str) -> None:
+    """What the backward pass makes of it follows from that line, and counts half."""
+    hlo = Hlo()
+    places = {"forward.py": ("jvp()", 512, 1), "gradient.py": ("transpose(jvp())", rows, 2)}
+    made = [
+        hlo.add(
+            "sort",
+            dims=(size, 512),
+            metadata={"op_name": f"jit(f)/{name}/mul", "source_file": file, "source_line": number},
+        )
+        for file, (name, size, number) in places.items()
+    ]
+
+    assert top_lines(hlo.facts(tuple(made)).live, 1).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("choices", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a or b"), ([*"abc"], "a, b, or c")]
+)
+def test_choices_are_joined(choices: list[str], text: str) -> None:
+    """As a sentence lists them."""
+    assert either(choices) == text

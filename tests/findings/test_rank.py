@@ -13,7 +13,7 @@ from hbmwatch._records.message import OomMessage
 from hbmwatch._report.report import OomReport
 from tests.findings.cases import explained
 from tests.findings.small import found, limited
-from tests.hlo import BF16, F32, Hlo
+from tests.hlo import BF16, F32, S32, Hlo
 
 
 def test_the_changes_that_verify_can_try() -> None:
@@ -98,6 +98,21 @@ def test_a_finder_that_fails_costs_no_other_finding(monkeypatch: pytest.MonkeyPa
 
     assert report.findings == findings
     assert [problem.endswith("RuntimeError: no luck") for problem in problems] == [True]
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "first"), [(12, "dtype"), (11.9, "aggregate")], ids=["a quarter", "less"]
+)
+def test_what_has_a_cause_comes_before_what_has_none(limit_mib: float, first: str) -> None:
+    """A finding that frees a quarter of what is missing, before the rows of an argument."""
+    hlo = Hlo()
+    x = hlo.parameter(1024, 512, dtype=BF16, path="x")
+    wide = hlo.add("sort", x, dims=(1024, 2048), dtype=F32, name="jit(f)/sort")
+    made = hlo.add("sort", x, dims=(1024, 5120), dtype=S32, name="jit(f)/sort")
+    facts = hlo.facts((made, wide), message=limited(limit_mib, 28))
+
+    assert rank.LEAST_SHARE_OF_OVER_LIMIT == 1 / 4
+    assert found(facts)[0] == first
 
 
 def test_arguments_above_the_limit_come_before_temporaries() -> None:

@@ -39,12 +39,12 @@ def finding(saves_mib: float, *buffers: str, slug: str = "dtype") -> Finding:
         (
             [(2, "a"), (2, "a")],
             "These free up to 3 MiB together in the buffers named; 4 MiB is needed: 1 MiB more "
-            "has to be freed in other buffers. The largest other: f32[4,262144], 4 MiB.",
+            "has to be freed in other buffers. The largest of these: f32[4,262144], 4 MiB.",
         ),
         (
             [(2, "a")],
             "This frees up to 2 MiB in the buffers named; 4 MiB is needed: 2 MiB more has to be "
-            "freed in other buffers. The largest other: f32[4,262144], 4 MiB.",
+            "freed in other buffers. The largest of these: f32[4,262144], 4 MiB.",
         ),
         ([], "4 MiB is needed, and no finding says how to free it."),
     ],
@@ -72,8 +72,8 @@ def test_there_is_no_verdict_where_nothing_is_missing_or_no_limit_is_known() -> 
 @pytest.mark.parametrize(
     ("limit_mib", "said"),
     [
-        (15.75, "one device; 3 or more such devices might."),
-        (20, "one device; 2 or more such devices, or a narrower dtype, might."),
+        (15.75, "return less or shard over 3 or more such devices."),
+        (20, "return less, use a narrower dtype, or shard over 2 or more such devices."),
     ],
     ids=["20 MiB are too much", "20 MiB fit"],
 )
@@ -86,7 +86,7 @@ def test_an_output_that_no_device_can_hold_is_told_first(limit_mib: float, said:
 
     told = verdict(facts, find_findings(facts))
     assert told.startswith("The output alone takes 40 MiB, and a device has ")
-    assert told.endswith(f": unless it returns less, no change to the computation fits {said}")
+    assert told.endswith(f". To fit, {said}")
 
 
 def test_a_finding_without_bytes_says_how_too() -> None:
@@ -95,6 +95,19 @@ def test_a_finding_without_bytes_says_how_too() -> None:
     unknown = ADVICE["aggregate"].finding("t", "e", "r", None)
 
     assert verdict(facts, [unknown]) == "4 MiB is needed."
+
+
+def test_padding_frees_of_each_buffer_what_its_layout_adds() -> None:
+    """A buffer that is hardly padded keeps its elements."""
+    hlo = Hlo()
+    made = [hlo.add("sort", dims=(4, 262144), name=f"jit(f)/{n}") for n in "ab"]
+    sizes = {made[0]: 20 * MIB, made[1]: 5 * MIB}
+    facts = hlo.facts(made, sizes=sizes)
+    padded = finding(17, *(live.op.instruction for live in facts.live), slug="padding")
+    largest = finding(20, facts.live[0].op.instruction, slug="pairwise")
+
+    assert freed_together(facts, [padded]) == 17 * MIB
+    assert freed_together(facts, [padded, largest]) == 21 * MIB
 
 
 def test_a_smaller_batch_is_an_alternative_and_not_added() -> None:
