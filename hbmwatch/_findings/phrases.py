@@ -18,9 +18,10 @@ SHARDING = (
 
 
 def plural(number: int, noun: str) -> str:
-    """ "1 buffer", "3 buffers", "2 leaves", "2 temporaries"."""
+    """ "1 buffer", "3 buffers", "2 leaves", "2 temporaries", "2 arrays"."""
     endings = {"f": "ves", "y": "ies"}
-    many = noun[:-1] + endings[noun[-1]] if noun[-1] in endings else f"{noun}s"
+    irregular = noun[-1] in endings and noun[-2:] not in ("ay", "ey", "oy", "uy")
+    many = noun[:-1] + endings[noun[-1]] if irregular else f"{noun}s"
     return f"{number} {noun if number == 1 else many}"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax._src import source_info_util
+from jax.extend.core import Literal
 
 # `source_info_util` is private. It keeps the user's frames on the new equations: without it, the
 # compiler's messages would name this file in place of the user's line.
@@ -35,6 +36,28 @@ def bind(
         stack.enter_context(equation.ctx.manager)
         outputs = primitive.bind(*functions, *values, **params)
     return list(outputs) if primitive.multiple_results else [outputs]
+
+
+def evaluated(
+    closed: Any, args: Sequence[Any], step: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """The outputs of a jaxpr, equation by equation.
+
+    Args:
+        closed: The closed jaxpr.
+        args: Its arguments.
+        step: Gives the outputs of an equation for the values of its inputs.
+    """
+    jaxpr = closed.jaxpr
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        made = step(equation, [read(atom) for atom in equation.invars])
+        known.update(zip(equation.outvars, made, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
 
 
 def stack_of(equation: Any) -> tuple[str, ...]:

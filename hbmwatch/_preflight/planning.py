@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from jax.extend.core import Literal
 
 from hbmwatch._preflight.changes.call import Call, NothingToChange
-from hbmwatch._preflight.changes.change import Asked, Change
-from hbmwatch._preflight.changes.host import HOST
+from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._preflight.tries import Tried, Tries
+from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.sizes import format_size
 
 _log = logging.getLogger("hbmwatch")
@@ -54,8 +54,9 @@ class Search:
 
     def _find(self, base: Tried) -> None:
         """One change that keeps the values; several; then changes with other values."""
-        changes = [change for change in self._changes if not self._is_hopeless(base, change)]
-        keeping = [change for change in changes if change.kind != "C"]
+        keeping = [change for change in self._changes if change.kind != "C"]
+        if self._is_too_large(base):
+            keeping.sort(key=lambda change: not change.frees_arguments)
         on_top = base
         for change in keeping:
             found = self._one(on_top, change)
@@ -64,7 +65,7 @@ class Search:
             on_top = self._kept(on_top, change, found)
         if self._together(on_top, keeping):
             return None
-        for change in changes:
+        for change in self._changes:
             if change.kind == "C":
                 if any(tried.fit.fits for tried in self._one(on_top, change)):
                     return None
@@ -73,9 +74,12 @@ class Search:
     def _kept(self, before: Tried, change: Change, found: Sequence[Tried]) -> Tried:
         """What the next changes are made on top of.
 
-        A change without recomputation costs nothing, so it is kept if it gained something. It is
-        dropped again at the end, if what fits does not need it.
+        A change without recomputation costs nothing, so it is kept if it gained something. So is
+        one without which the arguments and outputs alone are too large. It is dropped again at the
+        end, if what fits does not need it.
         """
+        if self._is_too_large(before):
+            return next((tried for tried in found if not self._is_too_large(tried)), before)
         known = [tried for tried in found if tried.fit.peak_bytes is not None]
         if change.kind != "A" or not found or (not known and not change.stays):
             return before
@@ -94,23 +98,33 @@ class Search:
     def _one(self, before: Tried, change: Change) -> list[Tried]:
         """Try the edits of one change on a call; the first that fits may end it."""
         found: list[Tried] = []
+        if self._is_hopeless(before, change):
+            return found
         edits = change.edits(before.call, before.facts, Asked())
-        verdict = None
-        try:
-            while self._tries.left_s > 0:
-                edit = edits.send(verdict)
-                try:
-                    found.append(self._tries.attempt(before, (change, edit)))
-                except NothingToChange as reason:
-                    self.untried.setdefault(change.name, str(reason))
-                    verdict = None
-                    continue
+        edit = self._next(change, edits, None)
+        while edit is not None:
+            verdict = None
+            try:
+                found.append(self._tries.attempt(before, (change, edit)))
                 verdict = found[-1].fit
-                if verdict.fits and not change.repeats:
-                    break
-            else:
-                self.error = _NO_TIME
-                self.untried.setdefault(change.name, _NO_TIME)
+            except NothingToChange as reason:
+                self.untried.setdefault(change.name, str(reason))
+            if verdict is not None and verdict.fits and not change.repeats:
+                break
+            edit = self._next(change, edits, verdict)
+        edits.close()
+        if found:
+            self.untried.pop(change.name, None)
+        return found
+
+    def _next(self, change: Change, edits: Edits, verdict: Fit | None) -> Edit | None:
+        """The next edit, given the verdict on the one before; None where there is none."""
+        if self._tries.left_s <= 0:
+            self.error = _NO_TIME
+            self.untried.setdefault(change.name, _NO_TIME)
+            return None
+        try:
+            return edits.send(verdict)
         except StopIteration:
             pass
         except NothingToChange as reason:
@@ -118,11 +132,7 @@ class Search:
         except Exception as error:  # a program that the change was not written for
             _log.debug("%s could not be tried", change.name, exc_info=error)
             self.untried.setdefault(change.name, f"{type(error).__name__}: {error}")
-        finally:
-            edits.close()
-        if found:
-            self.untried.pop(change.name, None)
-        return found
+        return None
 
     # --- several changes --------------------------------------------------------------------------
 
@@ -208,18 +218,26 @@ class Search:
 
     # --- what no change can do --------------------------------------------------------------------
 
-    def _is_hopeless(self, base: Tried, change: Change) -> bool:
-        """Whether the arguments and outputs alone are too large, whatever this change does."""
-        limit, least = base.fit.limit_bytes, least_bytes(base.call)
-        if limit is None or least <= limit or change.frees_arguments:
+    def _is_too_large(self, tried: Tried) -> bool:
+        """Whether the arguments and outputs alone are too large; it is noted."""
+        limit, least = tried.fit.limit_bytes, least_bytes(tried.call)
+        if limit is None or least <= limit:
             return False
         note = (
             f"arguments and outputs alone need {format_size(least)} on a device, even if they are "
             f"spread over all devices of the step; {format_size(limit)} is available"
         )
-        if note not in self.notes:
+        if not self.notes:
             self.notes.append(note)
-        self.untried[change.name] = "this change makes neither arguments nor outputs smaller"
+        return True
+
+    def _is_hopeless(self, before: Tried, change: Change) -> bool:
+        """Whether the arguments and outputs alone are too large, whatever this change does."""
+        if change.frees_arguments or not self._is_too_large(before):
+            return False
+        self.untried.setdefault(
+            change.name, "this change makes neither arguments nor outputs smaller"
+        )
         return True
 
 
@@ -233,7 +251,7 @@ def least_bytes(call: Call) -> int:
     """The bytes on a device of arguments and outputs spread over all devices of the step.
 
     Outputs that could reuse the memory of an argument are not counted, and arguments that nothing
-    reads or that lie on the host are not either.
+    reads or what lies on the host is not either.
     """
     jaxpr = call.jaxpr.jaxpr
     read = {v for equation in jaxpr.eqns for v in equation.invars if not isinstance(v, Literal)}
@@ -242,8 +260,10 @@ def least_bytes(call: Call) -> int:
     arguments = sum(
         leaf.nbytes
         for leaf, v in zip(call.arguments, inputs, strict=True)
-        if v in read and getattr(leaf.sharding, "memory_kind", None) != HOST
+        if v in read and not leaf.is_on_host
     )
     pairs = set(call.updated().values())
-    outputs = sum(leaf.nbytes for o, leaf in enumerate(call.outputs) if o not in pairs)
+    outputs = sum(
+        leaf.nbytes for o, leaf in enumerate(call.outputs) if o not in pairs and not leaf.is_on_host
+    )
     return (arguments + outputs) // max(1, len(call.devices))

@@ -71,6 +71,7 @@ def test_what_was_not_tried_has_a_reason() -> None:
         "output-sharding": "the step is not on a mesh of several devices",
         "state-sharding": "no argument is on a mesh of several devices",
         "sharding": "no argument is on a mesh of several devices",
+        "in-loop": "no loop alone reads what is fetched from the host, or widened, in front of it",
         "constraint": "the step fits with an earlier change",
         "host-outputs": "the step fits with an earlier change",
         "host-state": "the step fits with an earlier change",
@@ -145,6 +146,17 @@ def test_ctrl_c_gives_what_was_found_so_far() -> None:
     assert [row.changes for row in answer.rows] == [("constants",)]
     assert answer.error == "interrupted"
     assert str(answer).endswith("the search ended early: interrupted")
+
+
+@pytest.mark.slow
+def test_an_error_of_the_caller_ends_the_plan() -> None:
+    """What on_try raises is the caller's, and is not taken for a change that does not work."""
+
+    def fail(what: str, fit: Fit) -> None:
+        raise ZeroDivisionError(what)
+
+    with pytest.raises(ZeroDivisionError, match="closed-over array"):
+        plan(STEP, *shapes(arguments()), limit_bytes=2 * MIB, on_try=fail)
 
 
 def test_without_time_nothing_is_tried() -> None:

@@ -9,6 +9,7 @@ from hbmwatch._preflight.changes.constraints import CONSTRAINTS
 from hbmwatch._preflight.changes.donation import DONATION
 from hbmwatch._preflight.changes.dtype import BFLOAT16, KEPT_DTYPE
 from hbmwatch._preflight.changes.host import HOST_OUTPUTS, HOST_STATE
+from hbmwatch._preflight.changes.in_loop import IN_LOOP
 from hbmwatch._preflight.changes.in_pieces import PIECES
 from hbmwatch._preflight.changes.shard_arguments import SHARDING, STATE_SHARDING
 from hbmwatch._preflight.changes.shard_outputs import OUTPUT_SHARDING
@@ -19,6 +20,7 @@ CHANGES: tuple[Change, ...] = (
     OUTPUT_SHARDING,
     STATE_SHARDING,
     SHARDING,
+    IN_LOOP,
     CHECKPOINT,
     PIECES,
     CONSTRAINTS,

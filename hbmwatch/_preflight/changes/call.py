@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding
 
 from hbmwatch._jax.lowered import CallInfo, call_info
 from hbmwatch._jax.request import lower_for
+from hbmwatch._preflight.changes.streaming import streamed
 
 _KEY = re.compile(r"\w+")
+# The memory of the host that a device can read and write.
+HOST = "pinned_host"
 
 
 class NothingToChange(Exception):
@@ -43,6 +45,11 @@ class Leaf:
     def sharding(self) -> Any:
         """Its sharding; None where it is not given."""
         return self.shape.sharding
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it lies in the memory of the host."""
+        return getattr(self.sharding, "memory_kind", None) == HOST
 
     @property
     def nbytes(self) -> int:
@@ -141,10 +148,11 @@ class Call:
 
     def jitted(self) -> Any:
         """A jitted function of the constants and the arguments that returns the outputs, flat."""
-        flat, first = jaxpr_as_fun(self.jaxpr), len(self.constants)
+        first = len(self.constants)
+        sent = {o: leaf.sharding for o, leaf in enumerate(self.outputs) if leaf.is_on_host}
 
         def run(*arrays: Any) -> tuple[Any, ...]:
-            return tuple(flat(*arrays))
+            return tuple(streamed(self.jaxpr, arrays, sent))
 
         run.__name__ = run.__qualname__ = self.name
         donated = tuple(first + i for i, leaf in enumerate(self.arguments) if leaf.donated)

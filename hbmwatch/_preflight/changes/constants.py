@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.phrases import plural
@@ -96,22 +96,15 @@ def _body(equation: Any) -> Any:
 
 def _evaluated(closed: Any, args: Any, by_id: Mapping[int, Any]) -> list[Any]:
     """The outputs, with other arrays in the place of constants; calls that hold one dissolve."""
-    jaxpr = closed.jaxpr
-    known = {v: by_id.get(id(c), c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True)}
-    known.update(zip(jaxpr.invars, args, strict=True))
 
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else known[atom]
-
-    for equation in jaxpr.eqns:
-        values = [read(atom) for atom in equation.invars]
+    def step(equation: Any, values: list[Any]) -> list[Any]:
         body = _body(equation)
         if body is not None and _large(body):
-            outputs = _evaluated(body, values, by_id)
-        else:
-            outputs = replay.bind(equation, values, {})
-        known.update(zip(equation.outvars, outputs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+            return _evaluated(body, values, by_id)
+        return replay.bind(equation, values, {})
+
+    consts = [by_id.get(id(each), each) for each in closed.consts]
+    return replay.evaluated(closed.replace(consts=consts), args, step)
 
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend.core import Literal
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -45,21 +44,16 @@ class Constrain(Edit):
 
 def _evaluated(closed: Any, args: Any, shape: tuple[int, ...], sharding: Any) -> list[Any]:
     """The outputs of a jaxpr, with the constraint on the values of one shape."""
-    jaxpr = closed.jaxpr
-    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
 
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else known[atom]
+    def step(equation: Any, values: list[Any]) -> list[Any]:
+        return [
+            jax.lax.with_sharding_constraint(made, sharding)
+            if getattr(v.aval, "shape", None) == shape
+            else made
+            for v, made in zip(equation.outvars, replay.bind(equation, values, {}), strict=True)
+        ]
 
-    for equation in jaxpr.eqns:
-        for v, made in zip(
-            equation.outvars,
-            replay.bind(equation, [read(atom) for atom in equation.invars], {}),
-            strict=True,
-        ):
-            constrained = getattr(v.aval, "shape", None) == shape
-            known[v] = jax.lax.with_sharding_constraint(made, sharding) if constrained else made
-    return [read(atom) for atom in jaxpr.outvars]
+    return replay.evaluated(closed, args, step)
 
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:

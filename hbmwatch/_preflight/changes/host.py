@@ -10,15 +10,14 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import SingleDeviceSharding
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, typed
+from hbmwatch._preflight.changes.call import HOST, Call, Leaf, NothingToChange, names, typed
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.state import state_of
-from hbmwatch._preflight.changes.streaming import streamed
 
-HOST = "pinned_host"
 _VALUES = "the same operations and values; some arrays are copied between device and host"
-# An output is sent to the host if it is at least this part of all outputs.
+# An output is sent to the host if it is at least this part of the largest one.
 _LEAST_PART = 8
+_LARGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class KeepOnHost(Edit):
             moved = list(arrays)
             for i, sharding in device.items():
                 moved[first + i] = jax.device_put(arrays[first + i], sharding)
-            return _sent(flat(*moved), back)
+            return list(flat(*moved))
 
         jaxpr = jax.make_jaxpr(run)(*map(typed, call.jaxpr.in_avals))
         arguments = {i: call.arguments[i].at(sharding) for i, sharding in host.items()}
@@ -53,28 +52,16 @@ class KeepOnHost(Edit):
 class SendToHost(Edit):
     """Some outputs in host memory."""
 
-    numbers_values = True
-
     outputs: tuple[int, ...]
 
     def on(self, call: Call) -> Call:
         """The call whose outputs go to the host."""
-        host = {o: _on_host(_sharding(call, call.outputs[o])) for o in self.outputs}
-
-        def run(*arrays: Any) -> list[Any]:
-            return _sent(streamed(call.jaxpr, arrays, host), host)
-
-        jaxpr = jax.make_jaxpr(run)(*map(typed, call.jaxpr.in_avals))
-        outputs = {o: call.outputs[o].at(sharding) for o, sharding in host.items()}
-        return call.rewritten(jaxpr).with_outputs(outputs)
-
-
-def _sent(outputs: Any, places: dict[int, Any]) -> list[Any]:
-    """The outputs, some of them put on the host."""
-    return [
-        jax.device_put(array, places[o]) if o in places else array
-        for o, array in enumerate(outputs)
-    ]
+        return call.with_outputs(
+            {
+                o: call.outputs[o].at(_on_host(_sharding(call, call.outputs[o])))
+                for o in self.outputs
+            }
+        )
 
 
 def _sharding(call: Call, leaf: Leaf) -> Any:
@@ -115,12 +102,9 @@ def _state_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
 
 def _output_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     back = {o for i, o in call.updated().items() if call.arguments[i].donated}
-    total = sum(leaf.nbytes for leaf in call.outputs)
-    large = tuple(
-        o
-        for o, leaf in enumerate(call.outputs)
-        if o not in back and leaf.nbytes * _LEAST_PART >= total and leaf.nbytes > 1 << 20
-    )
+    new = {o: leaf.nbytes for o, leaf in enumerate(call.outputs) if o not in back}
+    least = max(max(new.values(), default=0) // _LEAST_PART, _LARGE_BYTES)
+    large = tuple(o for o, size in new.items() if size >= least)
     if not large:
         raise NothingToChange("no output is large, or all large ones replace donated arguments")
     leaves = [call.outputs[o] for o in large]

@@ -22,6 +22,8 @@ _MOST_COMPILES = 2
 # More pieces are tried only while each step gains this share of the peak.
 _LEAST_GAIN = 0.03
 _MOST_CPU_S = 8.0
+_TILE_ROWS = 8
+_TOGETHER = {True: "add up the sums of the pieces", False: "put the results together"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +36,11 @@ class InPieces(Edit):
     pieces: int
     strided: bool
     along: str
+    adds: bool
 
     def in_pieces(self, pieces: int) -> InPieces:
         """The same cut into another number of pieces."""
-        return dataclasses.replace(self, **_counted(self.along, pieces))
+        return dataclasses.replace(self, **_counted(self.along, pieces, self.adds))
 
     def on(self, call: Call) -> Call:
         """The call that runs in pieces."""
@@ -90,10 +93,11 @@ def _ranked(
     found: list[tuple[int, int, InPieces]] = []
     seen: set[tuple[Any, ...]] = set()
     for number, seed in enumerate(cuts):
-        if seed.size < count or (found and time.process_time() > until):
+        # A shorter dimension is cut into its elements, once.
+        if seed.size * _COUNTS[0] <= count or (found and time.process_time() > until):
             continue
         try:
-            rewritten = rewrite(call.jaxpr, seed, count, strided=strided)
+            rewritten = rewrite(call.jaxpr, seed, _pieces(seed.size, count), strided=strided)
         except Refused as refused:
             refusals.append(str(refused))
             continue
@@ -103,6 +107,16 @@ def _ranked(
             seen.add(alike)
             found.append((peak, number, _edit(call, seed, rewritten, strided)))
     return [edit for _, _, edit in sorted(found, key=lambda each: each[:2])]
+
+
+def _pieces(size: int, count: int) -> int:
+    """How many pieces to cut a dimension into: about `count`, so that it is divided evenly.
+
+    Pieces of whole tiles of a TPU come first, because they can be put together without a copy.
+    """
+    even = [n for n in range(count, min(2 * count, size + 1)) if size % n == 0]
+    tiled = (n for n in even if size // n % _TILE_ROWS == 0)
+    return next(tiled, even[0] if even else min(count, size))
 
 
 def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool) -> InPieces:
@@ -117,18 +131,23 @@ def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool) -> InPiec
         numbered = ", ".join(map(str, dimensions))
         along = f"dimension {numbered} of {names([leaf for leaf, _ in cut])}"
     return InPieces(
-        along=along, where=where, seed=seed, strided=strided, **_counted(along, rewritten.pieces)
+        along=along,
+        where=where,
+        seed=seed,
+        strided=strided,
+        **_counted(along, rewritten.pieces, rewritten.adds),
     )
 
 
-def _counted(along: str, pieces: int) -> dict[str, Any]:
+def _counted(along: str, pieces: int, adds: bool) -> dict[str, Any]:
     """What says how many pieces there are."""
     return {
         "what": f"{pieces} pieces along {along}",
         "code": f"compute in {pieces} pieces along {along}, one after another (jax.lax.scan or "
-        "jax.lax.map), and add up the sums of the pieces",
+        f"jax.lax.map), and {_TOGETHER[adds]}",
         "cost": pieces,
         "pieces": pieces,
+        "adds": adds,
     }
 
 

@@ -13,7 +13,7 @@ from hbmwatch._preflight.pieces.program import Program, flatten
 from hbmwatch._preflight.pieces.running import run, typed
 from hbmwatch._preflight.pieces.schedule import Schedule
 from hbmwatch._preflight.pieces.seeds import Seed
-from hbmwatch._preflight.pieces.split import WHOLE, Grid, Refused, Split, cut_along
+from hbmwatch._preflight.pieces.split import WHOLE, Grid, Partial, Refused, Split, cut_along
 
 # How often to go through the program again with what the last time wanted in pieces.
 _ROUNDS = 4
@@ -30,6 +30,7 @@ class Rewritten:
         pieces: How many pieces each loop runs.
         reasons: Why values were made whole.
         in_pieces_bytes: How many bytes of the original's values are made in pieces only.
+        adds: Whether values of the pieces are added up.
         arguments: The flat arguments that are cut for it, each with its dimension.
     """
 
@@ -38,6 +39,7 @@ class Rewritten:
     pieces: int
     reasons: tuple[Reason, ...]
     in_pieces_bytes: int
+    adds: bool
     arguments: tuple[tuple[int, int], ...] = ()
 
 
@@ -74,7 +76,8 @@ def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewrit
     pieces = grid.full + (grid.rest > 0)
     offered = ((i, analysis.offers.get(v)) for i, v in enumerate(program.inputs))
     cut = tuple((i, split.dimension) for i, split in offered if split is not None)
-    return Rewritten(jaxpr, len(loops), pieces, tuple(analysis.reasons), saved, cut)
+    adds = Partial("sum") in {analysis.state[v] for v in made}
+    return Rewritten(jaxpr, len(loops), pieces, tuple(analysis.reasons), saved, adds, cut)
 
 
 def _analyzed(

@@ -14,7 +14,10 @@ from jax.extend.core import primitives
 from hbmwatch._preflight.pieces.analysis import SAME, Analysis
 from hbmwatch._preflight.pieces.program import Value
 from hbmwatch._preflight.pieces.schedule import Known, Schedule, Stage, read
-from hbmwatch._preflight.pieces.split import WHOLE, Partial, Piece, Split
+from hbmwatch._preflight.pieces.split import WHOLE, Grid, Partial, Piece, Split, State
+
+# The rows of a tile of the narrowest dtype.
+_TILE_ROWS = 32
 
 
 def run(analysis: Analysis, schedule: Schedule, args: Sequence[Any]) -> list[Any]:
@@ -32,29 +35,48 @@ def run(analysis: Analysis, schedule: Schedule, args: Sequence[Any]) -> list[Any
 def _loop(analysis: Analysis, stage: Stage, known: Known) -> None:
     """Run all pieces of one stage, one after another, and keep what they make whole."""
     grid = analysis.grid
-    holders = [_Holder(value, analysis) for value in stage.exports]
+    stacked = [v for v in stage.exports if _is_stack(v, analysis.state[v], grid)]
+    holders = [_Holder(v, analysis) for v in stage.exports if v not in stacked]
 
-    def one(held: list[Any], start: Any, count: int) -> list[Any]:
+    def one(held: list[Any], start: Any, count: int) -> tuple[list[Any], list[Any]]:
         piece, local = Piece(grid, start, count), dict(known)
         for step in stage.loop:
             step.run(piece, local)
-        return [
+        after = [
             holder.add(piece, array, local[holder.key])
             for holder, array in zip(holders, held, strict=True)
         ]
+        return after, [local[v, analysis.state[v]] for v in stacked]
 
-    def body(held: list[Any], start: Any) -> tuple[list[Any], None]:
-        return one(held, start, grid.count), None
+    def body(held: list[Any], start: Any) -> tuple[list[Any], list[Any]]:
+        return one(held, start, grid.count)
 
     held = [holder.empty() for holder in holders]
+    blocks: list[Any] = []
     if grid.full > 1:
-        held, _ = lax.scan(body, held, jnp.arange(grid.full, dtype="int32") * grid.count)
+        held, blocks = lax.scan(body, held, jnp.arange(grid.full, dtype="int32") * grid.count)
     else:
-        held = one(held, jnp.int32(0), grid.count)
+        held, _ = one(held, jnp.int32(0), grid.count)
     if grid.rest:
-        held = one(held, jnp.int32(grid.full * grid.count), grid.rest)
+        held, _ = one(held, jnp.int32(grid.full * grid.count), grid.rest)
     for holder, array in zip(holders, held, strict=True):
         known[holder.value, WHOLE] = holder.whole(array)
+    for value, array in zip(stacked, blocks, strict=True):
+        known[value, WHOLE] = lax.reshape(array, value.shape)
+
+
+def _is_stack(value: Value, state: State, grid: Grid) -> bool:
+    """Whether the pieces are blocks of the first dimension, which a scan can stack.
+
+    Then they may also be sent to the host one by one. A stack takes no memory beside the value
+    where the tiles of a TPU, of two dimensions, do not reach over blocks.
+    """
+    if not isinstance(state, Split) or (state.dimension, state.outer) != (0, 1):
+        return False
+    if grid.full < 2 or grid.rest or jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return False
+    rows = grid.count * state.inner
+    return len(value.shape) > 2 or (len(value.shape) == 2 and rows % _TILE_ROWS == 0)
 
 
 class _Holder:

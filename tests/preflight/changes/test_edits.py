@@ -57,6 +57,112 @@ def test_what_a_scan_stacks_is_sent_to_the_host_slice_by_slice() -> None:
     assert "device_put" in {e.primitive.name for e in scan.params["jaxpr"].jaxpr.eqns}
 
 
+@pytest.mark.skipif(not HAS_HOST_MEMORY, reason="this CPU backend has no memory 'pinned_host'")
+def test_what_is_made_in_pieces_is_sent_to_the_host_piece_by_piece() -> None:
+    """In any order of the two changes: the pieces are blocks that a scan stacks on the host."""
+
+    def step(x: Any) -> Any:
+        return jnp.sin(jnp.tanh(x) @ jnp.ones((64, 1024)))
+
+    x = jnp.arange(1024.0 * 64).reshape(1024, 64)
+    call = call_of(jax.jit(step), shapes((x,)), {}, None)
+    host = first("host-outputs", jax.jit(step), *shapes((x,)))
+    cuts = BY_NAME["pieces"].edits(call, None, Asked())
+    pieces = next(edit for edit in cuts if "dimension 0 of x" in edit.what)
+
+    for edits in ((host, pieces), (pieces, host)):
+        changed = edits[1].on(edits[0].on(call))
+        body = jax.make_jaxpr(changed.jitted())(x).jaxpr.eqns[0].params["jaxpr"].jaxpr
+        (scan,) = (e for e in body.eqns if e.primitive.name == "scan")
+        assert "device_put" in {e.primitive.name for e in scan.params["jaxpr"].jaxpr.eqns}
+        found = apply(jax.jit(step), edits)(x)
+        assert found.sharding.memory_kind == "pinned_host"
+        np.testing.assert_allclose(np.asarray(found), step(x), rtol=1e-6)
+
+
+def cast_and_scan(weights: Any, x: Any) -> Any:
+    """Wide copies of all weights are made in front of a scan over them, and of one more."""
+    wide = weights.astype(F32)
+    last = weights[0].astype(F32)
+    return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w) @ last, h.sum()), x, wide)
+
+
+def cast_and_repeat(weights: Any, x: Any) -> Any:
+    """The same in front of a while loop."""
+    wide = weights.astype(F32)
+    return jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ wide[0])), (0, x)
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "loop", "what"),
+    [
+        (cast_and_scan, "scan", "casting 2 arrays to float32"),
+        (cast_and_repeat, "while", "casting 1 array to float32"),
+    ],
+)
+def test_casts_move_into_the_loop_that_reads_them(step: Any, loop: str, what: str) -> None:
+    """The values are the same, and no wide copy of all weights exists any more."""
+    weights = jax.random.normal(jax.random.key(0), (4, 1024, 1024)).astype(jnp.bfloat16)
+    args = weights / 32, jnp.ones((2, 1024))
+    edit = first("in-loop", jax.jit(step), *args)
+    changed = apply(jax.jit(step), (edit,))
+    call = edit.on(call_of(jax.jit(step), shapes(args), {}, None))
+
+    assert edit.what == f"{what} in the body of the loop"
+    assert edit.where[0].startswith("test_edits.py:")
+    for found, expected in zip(changed(*args), jax.jit(step)(*args), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert [e.primitive.name for e in call.jaxpr.jaxpr.eqns][-1] == loop
+    assert all(v.aval.dtype != F32 or v.aval.size < weights.size for v in outvars(call))
+
+
+def outvars(call: Any) -> list[Any]:
+    """What the equations of a call make, without those in bodies."""
+    return [v for equation in call.jaxpr.jaxpr.eqns for v in equation.outvars]
+
+
+@pytest.mark.skipif(not HAS_HOST_MEMORY, reason="this CPU backend has no memory 'pinned_host'")
+def test_a_stack_on_the_host_is_fetched_slice_by_slice() -> None:
+    """The scan fetches each slice when it needs it."""
+    device = jax.devices()[0]
+    here, there = (
+        jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
+        for kind in ("device", "pinned_host")
+    )
+    layers = jax.device_put(jnp.ones((4, 512, 512)) / 512, there)
+
+    @jax.jit
+    def step(layers: Any, x: Any) -> Any:
+        fetched = jax.device_put(layers, here)
+        return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, fetched)[0]
+
+    args = layers, jnp.ones((2, 512))
+    edit = first("in-loop", step, *shapes(args))
+
+    assert edit.what == "fetching 1 array from the host in the body of the loop"
+    np.testing.assert_array_equal(apply(step, (edit,))(*args), step(*args))
+    call = edit.on(call_of(step, shapes(args), {}, None))
+    assert [e.primitive.name for e in call.jaxpr.jaxpr.eqns] == ["scan"]
+
+
+def test_what_more_than_a_loop_reads_stays_in_front_of_it() -> None:
+    """A wide copy that something else needs as well is there anyway; nor is a carry moved."""
+
+    def other(weights: Any, x: Any) -> Any:
+        wide = weights.astype(F32)
+        return jax.lax.scan(lambda h, w: (h @ w, None), x, wide)[0], wide.sum()
+
+    def carried(weights: Any, x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda _, w: w @ w, weights[0].astype(F32)) @ x.T
+
+    args = jnp.ones((2, 1024, 1024), jnp.bfloat16), jnp.ones((2, 1024))
+    for step in (other, carried):
+        with pytest.raises(NothingToChange, match="no loop alone reads"):
+            first("in-loop", jax.jit(step), *args)
+
+
 def test_state_comes_back_in_the_dtype_that_it_had() -> None:
     """A bfloat16 moment that the step returns as float32 is rounded before it is returned."""
 

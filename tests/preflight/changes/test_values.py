@@ -25,6 +25,11 @@ REFUSES = {
     ("state-sharding", "one"): "no argument is on a mesh of several devices",
     ("sharding", "one"): "no argument is on a mesh of several devices",
     ("constraint", "one"): "the step is not on a mesh of several devices",
+    **{
+        ("in-loop", place): "no loop alone reads what is fetched from the host, or widened, in "
+        "front of it"
+        for place in ("one", "mesh")
+    },
     ("host-outputs", "one"): "no output is large, or all large ones replace donated arguments",
     ("host-outputs", "mesh"): "no output is large, or all large ones replace donated arguments",
 }
