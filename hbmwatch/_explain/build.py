@@ -110,6 +110,7 @@ def _report(
         function=failed.function_name,
         process_index=process.index,
         process=process,
+        program_is_guess=bool(captured and captured.note),
         **{field: part for field, part in parts.items() if part is not None},
     )
     program = sources.program

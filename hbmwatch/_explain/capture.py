@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
+from hbmwatch._explain.blame import Clues, allocates_other_bytes, choose_program
+from hbmwatch._explain.called import called_functions
 from hbmwatch._explain.failure import FailedCall
 from hbmwatch._jax import dump, profiler
 from hbmwatch._jax.executable import hlo_module
+from hbmwatch._jax.failed_arrays import first_failed, passed
 from hbmwatch._jax.unavailable import Unavailable
 from hbmwatch._profiles.runs import host_name
+from hbmwatch._records.failures import log_failure
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.profile_error import ProfileError
-from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.program import Program, parse_program
 from hbmwatch._xla.protos import HloModuleProto, parse
-from hbmwatch._xla.types import MemoryColor
 from hbmwatch._xla.xspace import pack_modules, read_modules
 
 _LONGEST_RECOMPILE_SECONDS = 60.0
+_PREFIXES = ("jit", "pmap")  # of the names of HLO modules
 _NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
@@ -31,7 +36,7 @@ class Captured:
     Attributes:
         program: The program.
         xspace: A profile that holds it and no other, so that XProf opens at it.
-        note: How certain it is that this program failed; "" where it is certain.
+        note: Why it is a guess that this program failed; "" where it is certain.
     """
 
     program: Program
@@ -50,19 +55,22 @@ def capture(message: OomMessage, failed: FailedCall, lowered: Any | None) -> Cap
     Raises:
         ProfileError: It is unavailable; the text says why, for each way that was tried.
     """
-    names = _module_names(message, failed, lowered)
+    clues = _clues(message, failed, _module_names(message, failed, lowered))
     found, reasons = None, []
     try:
         modules = read_modules(profiler.collect())
-        program, note = _choose_program(modules, names, message, failed, lowered)
+        exact_name = functools.partial(_compiled_name, message, failed, lowered)
+        program, note = choose_program(modules, clues, message, exact_name)
         found = _captured(program, modules[program.name], note)
     except (Unavailable, ProfileError) as error:
         reasons.append(str(error))
     if found is not None and not found.note:
         return found
     try:
+        if clues.given_failed:
+            raise Unavailable("the failing call was given the result of a program that had failed")
         dumped = _dumped(message, failed, lowered)
-        if not _allocates_other_bytes(dumped.program, message):
+        if not allocates_other_bytes(dumped.program, message):
             return dumped
     except (Unavailable, ProfileError) as error:
         reasons.append(str(error))
@@ -96,12 +104,46 @@ def _captured(program: Program, proto: bytes, note: str) -> Captured:
     return Captured(program, xspace, note)
 
 
+def _clues(message: OomMessage, failed: FailedCall, own: tuple[str, ...]) -> Clues:
+    """What tells the failing program from others that request as many bytes."""
+    called: list[str] = []
+    first, given_failed = None, False
+    try:
+        if failed.error is not None and not own:
+            functions = called_functions(failed.error.__traceback__)
+            called = [name for function in functions for name in _modules_called(function)]
+        if message.phase != "compile":
+            args, outputs = map(
+                jax.tree_util.tree_leaves, ((failed.args, failed.kwargs), failed.outputs)
+            )
+            given_failed = passed(message.text) > 0 or first_failed(message.text, args) is not None
+            others = reversed(jax.live_arrays()) if given_failed else ()
+            first = first_failed(message.text, (*args, *outputs, *others))
+    except Exception as error:  # any backend may refuse; the other clues remain
+        log_failure("could not find the arrays that failed", error)
+    result = None if first is None else first.dimensions
+    return Clues(own, tuple(called), result, given_failed, bool(failed.previous))
+
+
+def _modules_called(function: object) -> list[str]:
+    """The names that the HLO module of a function may have, which is given as such or by name."""
+    if isinstance(function, jax.stages.Compiled):
+        return [hlo_module(function)[0]]
+    name = function if isinstance(function, str) else getattr(function, "__name__", "")
+    return [f"{prefix}_{_in_module_names(name)}" for prefix in _PREFIXES] if name else []
+
+
+def _in_module_names(function: str) -> str:
+    """A function's name as the names of HLO modules have it."""
+    return _NOT_IN_MODULE_NAMES.sub("_", function).rstrip("_")
+
+
 def _module_names(message: OomMessage, failed: FailedCall, lowered: Any | None) -> tuple[str, ...]:
     """The names that the failing HLO module may have, the most certain first."""
     names = [message.module or "", _lowered_name(lowered)]
     if failed.function_name and failed.jitted:
-        plain = _NOT_IN_MODULE_NAMES.sub("_", failed.function_name).rstrip("_")
-        names += [f"jit_{plain}", f"pmap_{plain}"]
+        plain = _in_module_names(failed.function_name)
+        names += [f"{prefix}_{plain}" for prefix in _PREFIXES]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -111,63 +153,6 @@ def _lowered_name(lowered: Any | None) -> str:
         return str(name.value)
     except Exception:  # no Lowered, or one of another library: the other names remain
         return ""
-
-
-def _choose_program(
-    modules: Mapping[str, bytes],
-    names: tuple[str, ...],
-    message: OomMessage,
-    failed: FailedCall,
-    lowered: Any | None,
-) -> tuple[Program, str]:
-    """The failing program among a profile's modules, and a note where it is a guess."""
-    named = next((found for name in names if (found := _by_name(modules, name))), [])
-    if len(named) != 1:
-        exact = _compiled_name(message, failed, lowered)
-        named = [exact] if exact in modules else named
-    programs = [parse_program(modules[name], name) for name in named]
-    claims = [_allocates(program, message) for program in programs]
-    if len(programs) == 1 and claims[0] is not False:
-        return programs[0], ""
-    candidates = [p for p, claim in zip(programs, claims, strict=True) if claim]
-    if not candidates and (not named or message.phase != "compile"):
-        candidates = _candidates(modules, message)
-    if candidates:
-        return candidates[-1], _certainty_note(candidates, names, bool(named))
-    if programs and message.phase == "compile" and None not in claims:
-        return programs[-1], _guess(programs[-1], "its total differs from the compiler's")
-    if programs and None in claims:
-        return programs[-1], _guess(programs[-1], f"{len(named)} programs have this name")
-    if any(_allocates_other_bytes(program, message) for program in programs):
-        raise ProfileError(
-            f"no loaded program allocates {format_size(message.requested_bytes or 0)}"
-        )
-    wanted = " or ".join(names) or "the failing program"
-    raise ProfileError(f"{wanted} is not in the profile", modules=tuple(modules))
-
-
-def _certainty_note(candidates: list[Program], names: tuple[str, ...], has_named: bool) -> str:
-    """How certain it is that the last of these programs failed; "" where it is certain."""
-    chosen = candidates[-1]
-    if len(candidates) > 1:
-        return _guess(chosen, f"{len(candidates)} programs allocate this many bytes")
-    if has_named and chosen.module not in names:
-        return (
-            f"Memory ran out in {chosen.name}, which requested this allocation; the failing call "
-            "only used its result."
-        )
-    if has_named:
-        return ""
-    return _guess(chosen, "the only loaded program that allocates this many bytes")
-
-
-def _guess(program: Program, reason: str) -> str:
-    return f"Best guess: {program.name} ({reason})."
-
-
-def _by_name(modules: Mapping[str, bytes], name: str) -> list[str]:
-    """The modules of a name ("jit_step(8)", "jit_step(10)"), oldest first."""
-    return [label for label in modules if label.partition("(")[0] == name]
 
 
 def _compiled_name(message: OomMessage, failed: FailedCall, lowered: Any | None) -> str:
@@ -182,44 +167,3 @@ def _compiled_name(message: OomMessage, failed: FailedCall, lowered: Any | None)
         return f"{name}({parse(HloModuleProto, serialized, 'the HLO module').id})"
     except Exception:  # any backend may refuse; the figures then tell the programs apart
         return ""
-
-
-def _candidates(modules: Mapping[str, bytes], message: OomMessage) -> list[Program]:
-    """The programs that allocate the size in the message, oldest first."""
-    if not _names_a_size(message):
-        return []
-    programs = [parse_program(proto, name) for name, proto in modules.items()]
-    candidates = [program for program in programs if _allocates(program, message)]
-    return sorted(candidates, key=lambda program: program.program_id)
-
-
-def _allocates_other_bytes(program: Program, message: OomMessage) -> bool:
-    """Whether the failed request cannot be this program's: its input may be a failed result."""
-    return message.platform == "cpu" and _allocates(program, message) is False
-
-
-def _names_a_size(message: OomMessage) -> bool:
-    """Whether the message has a figure that must be one of the failing program's."""
-    asked = message.platform in ("cpu", "gpu") and message.requested_bytes is not None
-    return asked or (message.phase == "compile" and message.used_bytes is not None)
-
-
-def _allocates(program: Program, message: OomMessage) -> bool | None:
-    """Whether the program has an allocation, or a total, of the size in the message.
-
-    None where the message has no size that must be one of the program's.
-    """
-    if not _names_a_size(message):
-        return None
-    allocations = [a for a in program.allocations if a.color == MemoryColor.HBM]
-    if message.phase == "compile" and message.used_bytes is not None:
-        total = sum(a.size for a in allocations)
-        arguments = sum(a.size for a in allocations if a.is_entry_computation_parameter)
-        # Compilers before 2026 leave the arguments out.
-        sizes, asked, name = [total, total - arguments], message.used_bytes, "used_bytes"
-    else:
-        sizes = [a.size for a in allocations if not a.is_entry_computation_parameter]
-        name = "requested_bytes"
-        asked = message.requested_bytes or 0
-    rounding = message.resolution_bytes.get(name, 0)
-    return any(abs(size - asked) <= rounding for size in sizes)

@@ -35,6 +35,8 @@ def add_findings(
     facts = ProgramFacts(program, summary, report.message, call, report.device)
     summary = attempt("buffer roles", summary, with_roles, facts)
     findings = attempt("findings", (), find_findings, facts, failed)
+    if report.program_is_guess:  # and with it all that its figures say
+        findings = tuple(dataclasses.replace(found, certainty="hint") for found in findings)
     told = attempt("verdict", "", verdict, facts, findings)
     for error in failed:
         problems.record("findings", error)

@@ -55,6 +55,7 @@ class FailedCall:
         compile_seconds: How long the last compile of the program took; 0.0 where that is not known.
         since_lowering_seconds: How long ago this thread last lowered a program, which is how long a
             compile took that has just failed; 0.0 where that is not known.
+        error: What the call raised.
     """
 
     function_name: str = ""
@@ -70,3 +71,4 @@ class FailedCall:
     previous: tuple[tuple[Leaf, ...], ...] = ()
     compile_seconds: float = 0.0
     since_lowering_seconds: float = 0.0
+    error: BaseException | None = None

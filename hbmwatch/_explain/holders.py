@@ -61,14 +61,14 @@ def _variables() -> Iterator[tuple[str, str, Any]]:
         if not is_library(f"{file}:{frame.f_lineno}"):
             short = file.replace("\\", "/").rpartition("/")[2]
             if code.co_name != "<module>":
-                yield from _named(_locals(frame), f"{code.co_name}(), {short}")
+                yield from _named(local_variables(frame), f"{code.co_name}(), {short}")
             if id(frame.f_globals) not in modules:
                 modules.add(id(frame.f_globals))
                 yield from _named(dict(frame.f_globals), f"module {short}")
         frame = frame.f_back
 
 
-def _locals(frame: FrameType) -> dict[str, Any]:
+def local_variables(frame: FrameType) -> dict[str, Any]:
     """The local variables of a function that runs.
 
     Before Python 3.13 a frame keeps the dict that it gave for them, and with it what they held, as

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,7 @@ def _explained(
     if found is None:
         return None, known
     link, message = found
-    report = _report(message, failed_call, settings)
+    report = _report(error, message, failed_call, settings)
     carrier = _carrier(error, link, message, report, settings.top)
     _tell(report, carrier, settings)
     return (None if carrier is error else carrier), report
@@ -155,13 +156,16 @@ def _in_place_of(message: OomMessage, report: OomReport) -> HbmOomError:
 
 
 def _report(
-    message: OomMessage, failed_call: Callable[[], FailedCall], settings: Settings
+    error: Exception,
+    message: OomMessage,
+    failed_call: Callable[[], FailedCall],
+    settings: Settings,
 ) -> OomReport:
     try:
         check_host_memory()
         from hbmwatch._explain.build import build_report
 
-        return build_report(message, failed_call(), settings)
+        return build_report(message, replace(failed_call(), error=error), settings)
     except Exception as failed:
         log_failure("could not build the report", failed)
         return bare_report(message, failed)

@@ -35,7 +35,7 @@ WORDINGS = (
         "report",
         OomMessage(""),
         "hbmwatch: ",
-        r"\S.{0,60}? ran out of <report_space>(?: <report_phase>)?(?: (?:for|on) <report_device>)?"
+        r"\S.{0,200}? ran out of <report_space>(?: <report_phase>)?(?: (?:for|on) <report_device>)?"
         rf"(?:[\w ./()-]{{0,60}}?(?: ?\(<code>\))?:? {_FIRST_FIGURE}{_FIGURES})?",
         "report",
     ),

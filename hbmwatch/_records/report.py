@@ -124,6 +124,8 @@ class ReportData:
         run: The folder of the run under it, with the profile and this report as report.json,
             report.txt and report.html; None if nothing was written.
         function: The name of the function that failed.
+        program_is_guess: Whether it is not certain that the program of `summary` ran out; the first
+            note says why. Then breakdown, rollup and findings are a guess as well.
         process_index: jax.process_index() of the process that failed.
         process: The process that failed; None in a report of an older version, or of a log.
         versions: Package name -> version.
@@ -145,3 +147,4 @@ class ReportData:
     process_index: int = 0
     process: Process | None = None
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    program_is_guess: bool = False

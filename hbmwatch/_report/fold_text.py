@@ -21,7 +21,7 @@ def folded_text(folded: FoldedData) -> str:
     lines = [f"hbmwatch: {_count(folded)}"]
     for group, report in list(zip(folded.groups, folded.reports))[:_SHOWN_GROUPS]:
         lines += _group_lines(group)
-        lines += finding_lines(report.findings, report.verdict)
+        lines += finding_lines(report)
     more = len(folded.groups) - _SHOWN_GROUPS
     lines += [f"  {more} more groups"] if more > 0 else []
     lines += _first(folded)

@@ -206,10 +206,13 @@ def fingerprint(report: ReportData) -> str:
     """16 hex digits that are equal for failures of one function in one memory.
 
     Sizes, shapes, source lines, versions and the numbers that a compiler appends to names do not
-    count: two failures that differ only in batch size have the same fingerprint.
+    count: two failures that differ only in batch size have the same fingerprint. Nor does a program
+    count that is a guess.
     """
-    message = report.message
-    module = report.summary.module if report.summary else message.module
+    message, summary = report.message, report.summary
+    module = message.module
+    if summary is not None and not report.program_is_guess:
+        module = summary.module
     name = report.function or _JIT_PREFIX.sub("", module or "")
     parts = (
         message.platform,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ _SHOWN_FINDINGS = 4
 _DETAILED_FINDINGS = 2
 _SHOWN_SENTENCES = 4
 _PLUGINS = {"tpu": "libtpu", "gpu": "plugin"}
+_NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 OVER_LIMIT = "{} over the limit"
 
 
@@ -52,12 +54,29 @@ def title(report: ReportData) -> str:
         module = report.summary.module if report.summary is not None else report.function
         peak = f"memory peak of {clean(module or 'the program', 60)}"
         return peak if report.summary is not None else f"{peak}: unavailable"
-    name = report.function or (report.summary.module if report.summary else message.module)
     when = {"compile": " while compiling", "run": " at run time"}.get(message.phase or "", "")
     device = _device_name(message, report.device)
     where = f" {'for' if message.phase == 'compile' else 'on'} {device}" if device else ""
     code = f" ({clean(message.code, 20)})" if message.code else ""
-    return f"{clean(name or 'the program', 60)} ran out of {_space(message)}{when}{where}{code}"
+    return f"{_failed_name(report)} ran out of {_space(message)}{when}{where}{code}"
+
+
+def _failed_name(report: ReportData) -> str:
+    """What ran out: the function or the program, with "probably" if that is a guess."""
+    summary = report.summary
+    module = report.message.module if summary is None else summary.module
+    if summary is None or not report.program_is_guess:
+        return clean(report.function or module or "the program", 60)
+    probable = f"probably {clean(_module_name(summary), 60)}"
+    if _is_program_of(report.function, summary.module):
+        return f"{clean(report.function, 60)} ({probable})"
+    return f"{clean(report.function, 60)} failed: {probable}" if report.function else probable
+
+
+def _is_program_of(function: str, module: str) -> bool:
+    """Whether a module has the name that JAX gives to the program of a function ("jit_step")."""
+    plain = _NOT_IN_MODULE_NAMES.sub("_", function).strip("_")
+    return bool(plain) and module.partition("_")[2].strip("_") == plain
 
 
 def _device_name(message: OomMessage, device: DeviceMemory | None) -> str:
@@ -134,7 +153,7 @@ def report_text(report: ReportData, top: int = 10) -> str:
         # A log can begin in the middle of the list.
         lines += ["  Buffers that the error message lists"]
         lines += buffer_rows([(1, op) for op in report.message.ops], top)
-    lines += finding_lines(report.findings, report.verdict)
+    lines += finding_lines(report)
     lines += _sentences("note", report.notes)
     lines += _sentences("unavailable", report.missing)
     if report.logdir is not None and report.summary is not None:
@@ -204,9 +223,13 @@ def _program_lines(report: ReportData, summary: PeakSummary, top: int) -> list[s
     return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(groups, top)]
 
 
-def finding_lines(findings: Sequence[Finding], verdict: str) -> list[str]:
+def finding_lines(report: ReportData) -> list[str]:
     """The first findings and the verdict: what to try first."""
-    lines = ["  What to try first"] if findings else []
+    findings, verdict, summary = report.findings, report.verdict, report.summary
+    guess = ""
+    if report.program_is_guess and summary is not None:
+        guess = f", if it was {clean(_module_name(summary), 60)} that ran out"
+    lines = [f"  What to try first{guess}"] if findings else []
     for number, finding in enumerate(findings[:_SHOWN_FINDINGS], start=1):
         saves = finding.saves_bytes
         freed = f" (frees up to {format_size(saves)})" if saves else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import raise_explained
-from hbmwatch._watch.late import live_arrays, wait_for_new_arrays
+from hbmwatch._watch.late import live_arrays, new_failed_arrays, wait_for_new_arrays
 from hbmwatch._watch.step import watch_function
 from hbmwatch._watch.switch import is_disabled
 from hbmwatch._watch.types import P, R, Watched
@@ -72,16 +73,21 @@ class WatchContext:
             try:
                 wait_for_new_arrays(before)
             except Exception as late:
-                self._explain(late)
+                self._explain(late, before)
                 raise
         elif isinstance(error, Exception):
-            self._explain(error)
+            self._explain(error, before)
 
-    def _explain(self, error: Exception) -> None:
-        """Raise HbmOomError in place of an OOM, and remember its report."""
+    def _explain(self, error: Exception, before: dict[int, Any]) -> None:
+        """Raise HbmOomError in place of an OOM, and remember its report.
+
+        Args:
+            error: Any error.
+            before: The arrays that existed when the block began; the failed program made others.
+        """
         __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
         settings = replace(self._settings, on_oom=self._remember)
-        report = raise_explained(error, FailedCall, settings)
+        report = raise_explained(error, functools.partial(_failed_call, before), settings)
         self.report = self.report if report is None else report
 
     def _unusable(self) -> list[str]:
@@ -96,3 +102,8 @@ class WatchContext:
         self.report = report
         if self._settings.on_oom is not None:
             self._settings.on_oom(report)
+
+
+def _failed_call(before: dict[int, Any]) -> FailedCall:
+    """What is known of a block that failed: the arrays that a failed program should have made."""
+    return FailedCall(outputs=new_failed_arrays(before))

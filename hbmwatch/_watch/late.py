@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 from hbmwatch._explain.errors import may_be_oom
+from hbmwatch._jax.failed_arrays import failure
 from hbmwatch._jax.process import backends_are_initialized
 from hbmwatch._records.failures import log_failure
 
@@ -27,7 +29,7 @@ def live_arrays() -> dict[int, weakref.ref[Any]]:
 
 
 def wait_for_new_arrays(before: dict[int, weakref.ref[Any]]) -> None:
-    """Wait for every array that exists now and did not exist before.
+    """Wait for every array that exists now and did not exist before, the oldest first.
 
     Args:
         before: What live_arrays() returned.
@@ -36,12 +38,7 @@ def wait_for_new_arrays(before: dict[int, weakref.ref[Any]]) -> None:
         Exception: An array is the result of a program that ran out of memory. Anything else that
             waiting raises, the bare block would not raise.
     """
-    if not backends_are_initialized():
-        return
-    for array in jax.live_arrays():
-        known = before.get(id(array))
-        if known is not None and known() is array:
-            continue
+    for array in _new_arrays(before):
         try:
             if not array.is_deleted():
                 array.block_until_ready()
@@ -49,3 +46,16 @@ def wait_for_new_arrays(before: dict[int, weakref.ref[Any]]) -> None:
             if may_be_oom(error):
                 raise
             _log.debug("could not wait for an array of the block", exc_info=error)
+
+
+def new_failed_arrays(before: dict[int, weakref.ref[Any]]) -> list[Any]:
+    """The arrays that did not exist before and whose programs have failed, the oldest first."""
+    return [array for array in _new_arrays(before) if failure(array) is not None]
+
+
+def _new_arrays(before: dict[int, weakref.ref[Any]]) -> Iterator[Any]:
+    """The arrays that exist now and did not exist before, the oldest first."""
+    for array in reversed(jax.live_arrays()) if backends_are_initialized() else ():
+        known = before.get(id(array))
+        if known is None or known() is not array:
+            yield array

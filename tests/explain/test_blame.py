@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,7 +12,14 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch import HbmOomError, watch_hbm
+from hbmwatch._report.text import headline
 from tests.live import PETABYTE, SIDE, SMALL, fails
+
+
+def named(oom: HbmOomError) -> str:
+    """The failing program as its profile names it."""
+    assert oom.summary is not None
+    return f"{oom.summary.module}({oom.summary.program_id})"
 
 
 @pytest.mark.slow
@@ -47,7 +55,12 @@ def test_a_later_innocent_program_is_not_blamed(watch: Callable[..., Any]) -> No
 
     assert oom.summary is not None
     assert oom.summary.module == "jit_guilty"
-    assert oom.report.notes[0].startswith("Memory ran out in jit_guilty(")
+    assert oom.report.function == "<lambda>"
+    assert headline(oom.report).startswith("hbmwatch: <lambda> failed: probably jit_guilty(")
+    assert oom.report.notes[0] == (
+        f"Memory probably ran out in {named(oom)} (1 program allocates this many bytes); the "
+        "failing call was only given its result."
+    )
 
 
 def test_a_program_does_not_ask_for_its_arguments(watch: Callable[..., Any]) -> None:
@@ -121,3 +134,129 @@ def test_an_innocent_program_is_not_blamed_for_one_that_is_gone(
     assert caught.value.summary is None
     (sentence,) = caught.value.report.missing
     assert "no loaded program allocates" in sentence
+
+
+def evaluate(x: jax.Array) -> jax.Array:
+    """It and `train` request the same bytes, and their results have one shape."""
+    return jnp.cos(x) * jnp.ones((SIDE, 7 * SIDE))
+
+
+def train(x: jax.Array) -> jax.Array:
+    """It is compiled before `evaluate`."""
+    return jnp.sin(x) * jnp.ones((SIDE, 7 * SIDE))
+
+
+class Twins:
+    """Two live programs that request the same bytes, and ways to call one of them."""
+
+    def __init__(self) -> None:
+        self.train = jax.jit(train)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self.train(2.0).block_until_ready()
+        self.evaluate = jax.jit(evaluate).lower(2.0).compile()
+
+    def named(self) -> None:
+        step = self.train
+        step(2.0).block_until_ready()
+
+    def attribute(self) -> None:
+        jax.block_until_ready([self.train(2.0)])
+
+    def compiled(self) -> None:
+        self.evaluate(2.0)
+
+    def from_a_table(self) -> None:
+        {"a": self.train}["a"](2.0).block_until_ready()
+
+
+BEST_GUESS = "Best guess: {} (2 programs allocate this many bytes)."
+CALLED = {  # the program that the report shows, and whether that is certain
+    Twins.named: ("jit_train", True),
+    Twins.attribute: ("jit_train", True),
+    Twins.compiled: ("jit_evaluate", True),
+    Twins.from_a_table: ("jit_evaluate", False),
+}
+
+
+def test_the_line_that_failed_tells_programs_of_one_size_apart() -> None:
+    """In a block, the program of a function that the line calls; else a guess that says so."""
+    twins = Twins()
+    found = {}
+    for way in CALLED:
+        with pytest.raises(HbmOomError) as caught, watch_hbm():
+            way(twins)
+        oom = caught.value
+        module = oom.summary.module if oom.summary is not None else None
+        found[way] = module, not oom.report.program_is_guess
+        is_guess = oom.report.program_is_guess
+        name = f"probably {named(oom)}" if is_guess else module
+        figures = "ran out of memory at run time on CPU: requested 7.00 PiB"
+        assert str(oom).splitlines()[-1] == f"hbmwatch: {name} {figures}"
+        assert (oom.report.notes[0] == BEST_GUESS.format(named(oom))) == is_guess
+        assert not is_guess or {f.certainty for f in oom.report.findings} == {"hint"}
+        heads = [line for line in str(oom.report).splitlines() if "What to try" in line]
+        assert heads == [
+            f"  What to try first{f', if it was {named(oom)} that ran out' if is_guess else ''}"
+        ]
+
+    assert found == CALLED
+
+
+def test_a_guess_is_not_in_the_fingerprint() -> None:
+    """Two guesses have one fingerprint, which differs from that of a certain program."""
+    twins = Twins()
+    reports = []
+    for way in (Twins.named, Twins.from_a_table):
+        with pytest.raises(HbmOomError) as caught, watch_hbm():
+            way(twins)
+        reports.append(caught.value.report)
+    certain, guess = reports
+    other = replace(guess, summary=certain.summary)
+
+    assert other.summary is not None and guess.summary is not None
+    assert other.summary.module != guess.summary.module
+    assert other.fingerprint() == guess.fingerprint() != certain.fingerprint()
+
+
+def with_dimensions(count: int) -> Callable[[Any], jax.Array]:
+    """A program that requests the same bytes for any count; its result has so many dimensions."""
+
+    def program(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        large = (jnp.ones((SIDE, 9 * SIDE)) * x) @ jnp.ones(9 * SIDE)
+        return large, x.reshape((1,) * count)
+
+    program.__name__ = f"program_{count}"
+    jitted = jax.jit(program)
+    return lambda x: jitted(x)[1]
+
+
+def test_a_failed_result_tells_programs_of_one_size_apart(watch: Callable[..., Any]) -> None:
+    """Its shape is the program's that made it: of an argument, and at the end of a block."""
+    makers = {f"program_{count}": with_dimensions(count) for count in (3, 2)}
+    results = {name: maker(2.0) for name, maker in makers.items()}
+
+    for name, result in results.items():
+        oom = fails(watch(lambda x: x + 1), result)
+        assert named(oom).startswith(f"jit_{name}(")
+        assert oom.report.notes[0] == (
+            f"Memory probably ran out in {named(oom)} (2 programs allocate this many bytes, and of "
+            "these 1 program has a result like the array that failed); the failing call was only "
+            "given its result."
+        )
+    for name, maker in makers.items():
+        with pytest.raises(HbmOomError) as caught, watch_hbm():
+            kept = maker(2.0)
+        assert named(caught.value).startswith(f"jit_{name}(")
+        del kept
+
+
+def test_a_step_that_never_succeeded_did_not_make_its_argument(watch: Callable[..., Any]) -> None:
+    """A step that requests as many bytes as the program whose failed result it was given."""
+    maker = with_dimensions(3)
+    failed = maker(2.0)
+    step = watch(lambda x: maker(x[0]))
+
+    oom = fails(step, failed)
+
+    assert named(oom).startswith("jit_program_3(")
+    assert oom.report.program_is_guess

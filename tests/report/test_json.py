@@ -30,6 +30,7 @@ _BYTES = st.integers(0, 2**50) | st.integers(1 - 10**64, 10**64 - 1)
 _MAYBE_BYTES = st.none() | _BYTES
 _TOTALS = st.dictionaries(_TEXT, _BYTES, max_size=3)
 _SPECIAL = {
+    "bool": st.booleans(),
     "str": _TEXT,
     "int": _BYTES,
     "int | None": _MAYBE_BYTES,

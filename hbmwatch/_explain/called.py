@@ -1,0 +1,88 @@
+"""Which functions the line of the user's code that failed calls."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+from types import CodeType, TracebackType
+from typing import Any
+
+from hbmwatch._explain.holders import local_variables
+from hbmwatch._records.libraries import is_library
+
+_LONGEST_CALL = 10_000  # characters
+
+
+def failing_frame(frames: TracebackType | None) -> TracebackType | None:
+    """The innermost frame of a traceback that is in the user's code; None if there is none."""
+    found = None
+    while frames is not None:
+        if not is_library(f"{frames.tb_frame.f_code.co_filename}:{frames.tb_lineno}"):
+            found = frames
+        frames = frames.tb_next
+    return found
+
+
+def called_functions(frames: TracebackType | None) -> list[object]:
+    """The functions that the failing expression of the user's code calls, else their names.
+
+    In `train(x).block_until_ready()` these are "block_until_ready" and what `train` stands for.
+    Nothing is evaluated: a name is looked up, an attribute in its object's dict.
+
+    Args:
+        frames: The traceback of the error.
+    """
+    failing = failing_frame(frames)
+    if failing is None:
+        return []
+    calls = [node for node in ast.walk(_expression(failing)) if isinstance(node, ast.Call)]
+    variables = {**failing.tb_frame.f_globals, **local_variables(failing.tb_frame)}
+    return [_function(call.func, variables) for call in calls]
+
+
+def _expression(failing: TracebackType) -> ast.AST:
+    """The expression that a frame was evaluating; an empty module where that is not known."""
+    code, frame = failing.tb_frame.f_code, failing.tb_frame
+    start, end, left, right = _position(code, failing.tb_lasti)
+    lines = [
+        linecache.getline(code.co_filename, number, frame.f_globals).encode()
+        for number in range(start, end + 1)
+    ]
+    if not lines:
+        return ast.Module([], [])
+    lines[-1] = lines[-1][:right]
+    lines[0] = lines[0][left:]
+    text = b"".join(lines).decode(errors="replace")
+    try:
+        return ast.parse(f"({text[:_LONGEST_CALL]})", mode="eval")
+    except SyntaxError:  # a statement, or a file that has changed
+        return ast.Module([], [])
+
+
+def _position(code: CodeType, instruction: int) -> tuple[int, int, int, int]:
+    """The lines and the columns, in bytes, of an instruction; no lines where unknown."""
+    positions = list(code.co_positions())
+    found = positions[instruction // 2] if 0 <= instruction // 2 < len(positions) else (None,) * 4
+    start, end, left, right = found
+    if start is None or end is None or left is None or right is None:
+        return 1, 0, 0, 0
+    return start, end, left, right
+
+
+def _function(expression: ast.expr, variables: dict[str, Any]) -> object:
+    """The function that a name or an attribute stands for, else the name itself."""
+    value = _value(expression, variables)
+    if value is None and isinstance(expression, ast.Name):
+        return expression.id
+    return expression.attr if value is None and isinstance(expression, ast.Attribute) else value
+
+
+def _value(expression: ast.expr, variables: dict[str, Any]) -> Any:
+    """What a name or an attribute stands for, without running any code; None where unknown."""
+    if isinstance(expression, ast.Name):
+        return variables.get(expression.id)
+    if isinstance(expression, ast.Attribute):
+        owner = _value(expression.value, variables)
+        return None if owner is None else inspect.getattr_static(owner, expression.attr, None)
+    return None
