@@ -53,13 +53,14 @@ _CONTINUED = re.compile(r"""(?<!\\)(["'])[ \t]*+\n[ \t]*+[fFrRbBuU]{0,2}\1(?=[^\
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _CODE_POINT = re.compile(r"&#(?:x([0-9a-f]{1,4})|(\d{1,5}));", re.IGNORECASE)
 # Bold text, with or without italics: "**_RESOURCE_EXHAUSTED: ..._**".
-_BOLD = re.compile(r"(?<![\w*])(?:\*\*){1,3}_?(?=[^\s*])|(?<=[^\s*])_?(?:\*\*){1,3}(?![\w*])")
+_BOLD = re.compile(r"(?<![\w*])(?:\*\*_?){1,3}(?=[^\s*])|(?<=[^\s*])(?:_?\*\*){1,3}(?![\w*])")
 # What a person leaves out: " ... ", " [...] ", and "hbm... ", but not "1073... ".
 _ELLIPSIS = re.compile(r"(?<!\S)(?:\.{3,8}|…|\[(?:\.{3}|…)\]|\((?:\.{3}|…)\))(?!\S)")
 _ATTACHED_ELLIPSIS = re.compile(r"(?<=[A-Za-z)])(?:\.{3}|…)(?=\s)")
-_EMPHASIS = re.compile(r"(`|\*\*)([\w.]{1,40})\1")
+_EMPHASIS = re.compile(r"(`|\*\*)(?!_\1)([\w.]{1,40})\1")
 _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " ", "&amp;": "&"}
-_BOX_END = re.compile(r"(?<![│┃ \t])[│┃ \t]++(?=\n|$)")
+# The right side of a panel, before a line break (marked, where it was an escape) or a quote's end.
+_BOX_END = re.compile(r"""(?<![│┃ \t])(?:[│┃ \t]++(?=\v?\n|$)|[ \t]*+[│┃]++(?=['"<]))""")
 
 
 def strip_log_decoration(text: str, mark: str = "") -> str:
@@ -79,8 +80,7 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
             text = _CODE_POINT.sub(_character, text)
     if "<" in text:
         text = _BREAK.sub(line_break, text)
-    if "`" in text or "**" in text:
-        text = _BOLD.sub("", _EMPHASIS.sub(r"\2", text))
+    text = _without_emphasis(text)
     if '"\n' in text or "'\n" in text:
         text = _CONTINUED.sub("", text)
     if "\\u" in text:
@@ -91,6 +91,7 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
             text = _LOST_COLOR.sub("", text)
     if "\\" in text:
         text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub(line_break, text)))
+    text = _without_emphasis(text)  # after an escaped line break or a color
     if "..." in text or "…" in text:
         text = _ATTACHED_ELLIPSIS.sub(".", _ELLIPSIS.sub("", text))
     if "usage" in text or "requirement" in text:
@@ -100,6 +101,13 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
     if "│" in text or "┃" in text:
         text = _BOX_END.sub("", text)
     return _PREFIX.sub("\n", "\n" + text)[1:]
+
+
+def _without_emphasis(text: str) -> str:
+    """The text without the marks of bold text and of short code."""
+    if "`" in text or "**" in text:
+        return _BOLD.sub("", _EMPHASIS.sub(r"\2", text))
+    return text
 
 
 def _character(reference: re.Match[str]) -> str:

@@ -96,6 +96,9 @@ def test_a_wording_with_any_figures_is_read_back(
 @given(st.sampled_from(SAMPLES), st.lists(st.sampled_from(sorted(WRAPPINGS)), max_size=3))
 @example("gpu-entry", ["JSON", "JSON of a repr", "JSON of a repr"])  # 31 backslashes in a row
 @example("gpu-pool--stats-before", ["bold lines", "bold lines"])
+@example("gpu-pool--stats-before", ["bold lines", "JSON"])
+@example("tpu-allocation--vmem", ["bold", "bold"])
+@example("tpu-largest", ["a box", "repr"])
 def test_wrappings_inside_of_each_other_do_not_change_what_is_read(
     name: str, wrappings: list[str]
 ) -> None:
