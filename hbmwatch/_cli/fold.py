@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections import Counter
 from pathlib import Path
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
-from hbmwatch._cli.console import print_json, print_on_stderr, read_text, write_text
+from hbmwatch._cli.console import print_json, print_on_stderr, write_text
+from hbmwatch._cli.rank_logs import read_logs
 from hbmwatch._cli.stored import readable
-from hbmwatch._messages.parse import parse_ooms
-from hbmwatch._messages.peer_loss import lost_peer
-from hbmwatch._records.folded import Consequence
-from hbmwatch._records.process import Process
 from hbmwatch._report.report import OomReport
-
-_RANK = re.compile(r"(?:rank|proc|process|worker|task|host|pod|p)[-_.]?(\d+)", re.IGNORECASE)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,23 +28,21 @@ def _run(options: argparse.Namespace) -> int:
     from hbmwatch._report.folded import fold_reports
 
     reports: list[OomReport] = []
-    consequences: list[Consequence] = []
-    names = Counter(Path(source).name for source in options.sources)
-    for number, source in enumerate(options.sources):
+    logs: list[str] = []
+    for source in options.sources:
         path = Path(source)
         if path.is_dir():
             reports += _of_folder(path)
         elif path.suffix == ".json":
             reports.append(read_report(path))
         else:
-            name = path.name if names[path.name] == 1 else source
-            of_log = _of_log(source, name, number)
-            reports += of_log[0]
-            consequences += of_log[1]
-    if not reports and not consequences:
+            logs.append(source)
+    of_logs = read_logs(logs)
+    reports += of_logs.not_among(reports)
+    if not reports and not of_logs.consequences:
         print_on_stderr("no report and no out-of-memory error found")
         return NOTHING_FOUND
-    folded = fold_reports(reports, consequences)
+    folded = fold_reports(reports, of_logs.consequences, of_logs.others)
     if options.html:
         write_text(options.html, folded.to_html())
     if options.json:
@@ -70,17 +61,6 @@ def _of_folder(folder: Path) -> list[OomReport]:
         inner = sorted(path for path in folder.iterdir() if path.is_dir())
         runs = [run for path in inner for run in run_folders(path)]
     return [report for _, report in readable(runs)]
-
-
-def _of_log(file: str, name: str, number: int) -> tuple[list[OomReport], list[Consequence]]:
-    """The last OOM in a process's log, as a report; else what it says of a lost process."""
-    text = read_text(file)
-    if messages := parse_ooms(text):
-        index = _RANK.search(Path(file).stem)
-        process = Process(index=int(index[1]) if index else number, host=name)
-        return [OomReport(messages[-1], process_index=process.index, process=process)], []
-    lost = lost_peer(text)
-    return [], [Consequence(name, lost)] if lost else []
 
 
 COMMAND = Command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import inspect
 import os
 import sys
@@ -14,7 +15,9 @@ from typing import NoReturn
 from hbmwatch._explain.failure import OOM_EXIT_STATUS
 from hbmwatch._records.process import Process
 
-_GRACE_SECONDS = 3.0
+# How long process 0 waits for the reports of the others: as long as its own one took, which is
+# made of the same program, but a clock may be wrong and a machine busy.
+_LEAST_GRACE_SECONDS, _MOST_GRACE_SECONDS = 3.0, 30.0
 _OWN_FILES = str(Path(__file__).parents[1]) + os.sep
 
 
@@ -22,7 +25,8 @@ def exit_now(error: BaseException, process: Process | None) -> NoReturn:
     """Print an error as the interpreter would, and exit with OOM_EXIT_STATUS.
 
     Exit handlers do not run: that of jax.distributed waits for all processes, of which the others
-    wait in a collective for this one.
+    wait in a collective for this one. Child processes of `multiprocessing` that are daemons are
+    terminated, as at the interpreter's own exit.
 
     Args:
         error: What would be raised.
@@ -36,9 +40,28 @@ def exit_now(error: BaseException, process: Process | None) -> NoReturn:
             with contextlib.suppress(Exception):
                 stream.flush()
         if process is not None and process.index == 0 and process.count > 1:
-            time.sleep(_GRACE_SECONDS)
+            time.sleep(_grace_seconds(process))
+        _terminate_daemons()
     finally:
         os._exit(OOM_EXIT_STATUS)
+
+
+def _grace_seconds(process: Process) -> float:
+    """How long process 0 waits: as long as it took since it failed, within limits."""
+    took = 0.0
+    with contextlib.suppress(ValueError):
+        took = time.time() - datetime.datetime.fromisoformat(process.time).timestamp()
+    return min(max(took, _LEAST_GRACE_SECONDS), _MOST_GRACE_SECONDS)
+
+
+def _terminate_daemons() -> None:
+    """Terminate what loads data for this process: it would wait for it, and hold its pipes open."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is None:
+        return
+    for child in processes.active_children():
+        if child.daemon:
+            child.terminate()
 
 
 def _text(error: BaseException) -> str:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hbmwatch._messages.wording import Wording
 from hbmwatch._records.message import OomMessage
+from hbmwatch._records.process import Process
 from hbmwatch._records.sizes import SIZE
 
 _FIGURES = "".join(
@@ -56,3 +58,32 @@ def read_report(fields: dict[str, Any]) -> None:
     if space != "memory":  # what a CPU has
         plain = "hbm" if space in ("HBM", "device memory") else space.removesuffix(" memory")
         fields.setdefault("memory_space", plain.lower())
+
+
+_FUNCTION = re.compile(r"hbmwatch: (\S.{0,60}?) ran out of ")
+_NO_FUNCTION = "the program"  # what a report writes if it does not know the name
+_PROCESS = re.compile(
+    r" process (?P<index>\d{1,7}) of (?P<count>\d{1,7})(?:, on (?P<host>[\w.-]{1,253}))?"
+    r"(?:, slice (?P<slice>\d{1,7}))?(?:, devices? [\d, -]{0,200}\d)?"
+    r"(?:, at (?P<time>\d{4}-[\dT:.-]{1,30}Z))?"
+)
+
+
+def reported_function(text: str) -> str:
+    """The function that a report in a text is about; "" where it names none."""
+    found = _FUNCTION.search(text)
+    return found[1] if found and found[1] != _NO_FUNCTION else ""
+
+
+def reported_process(text: str) -> Process | None:
+    """The process of a job of several that a report in a text names; its devices are left out."""
+    found = _PROCESS.search(" ".join(text.split()))
+    if found is None:
+        return None
+    return Process(
+        index=int(found["index"]),
+        count=int(found["count"]),
+        host=found["host"] or "",
+        time=found["time"] or "",
+        slice_index=None if found["slice"] is None else int(found["slice"]),
+    )

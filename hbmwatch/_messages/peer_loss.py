@@ -24,8 +24,21 @@ def _unhealthy(found: re.Match[str]) -> str:
 _ROWS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(_TASKS), _unhealthy),
     (
+        re.compile(r"Task (\d{1,7}) heartbeat timeout"),
+        lambda found: f"process {found[1]} stopped sending heartbeats",
+    ),
+    (
         re.compile(r"Barrier timed out\. Id: (\S{1,80})\."),
         lambda found: f"the barrier {found[1]} timed out: not all processes reached it",
+    ),
+    (
+        re.compile(
+            r"Failed to send RPC to coordination service"
+            r"|DEADLINE_EXCEEDED: Deadline Exceeded\s{1,9}RPC: /xla\.coordination\."
+            r"|UNAVAILABLE:[^\n]{0,300}?coordination service",
+            re.IGNORECASE,
+        ),
+        lambda _: "the coordination service, which runs in process 0, did not answer",
     ),
     (
         re.compile(r"Gloo ([\w -]{1,40}) failed:[^\n]*?(Connection (?:closed|reset) by peer)"),
@@ -41,10 +54,6 @@ _ROWS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
             r"|the coordinator detected missing heartbeats|of missing heartbeat)"
         ),
         lambda _: "JAX's distributed service ended this process, because another process died",
-    ),
-    (
-        re.compile(r"UNAVAILABLE:[^\n]{0,300}?coordination service", re.IGNORECASE),
-        lambda _: "the coordination service, which runs in process 0, did not answer",
     ),
     (
         re.compile(r"Connection (closed|reset) by peer"),

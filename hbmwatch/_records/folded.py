@@ -82,12 +82,32 @@ class Consequence:
     Attributes:
         process: The process, or the log, by name.
         sentence: What its log says, in one line.
+        index: The process's index; None where its log does not tell it.
     """
 
     __module__ = "hbmwatch"
 
     process: str
     sentence: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLog:
+    """A log that tells neither of an OOM nor of a lost process.
+
+    Attributes:
+        process: The process, or the log, by name.
+        last_line: Its last line: of a process that was killed or stopped, what it did last; else
+            often the error that ended it.
+        index: The process's index; None where the log does not tell it.
+    """
+
+    __module__ = "hbmwatch"
+
+    process: str
+    last_line: str
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +118,10 @@ class FoldedData:
         process_count: How many processes the job had, as far as its reports know.
         groups: Processes that failed in the same function and memory, the largest group first.
         reports: The report of each group's typical process, in the order of the groups.
-        absent: Indices of processes of which there is neither a report nor a log.
+        absent: Indices of processes of which there is neither a report nor a log; empty where a
+            log does not tell its process.
         consequences: Processes that only lost another one.
+        others: Logs that tell neither of an OOM nor of a lost process.
         first: The process whose report has the earliest time; None where no report has a time.
         lead_seconds: How much earlier that was than the second one; None for a single report.
         older: Reports of the same processes that were left out because a newer one exists.
@@ -110,6 +132,7 @@ class FoldedData:
     reports: tuple[ReportData, ...]
     absent: tuple[int, ...] = ()
     consequences: tuple[Consequence, ...] = ()
+    others: tuple[OtherLog, ...] = ()
     first: Process | None = None
     lead_seconds: float | None = None
     older: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hbmwatch._records.sizes import format_size
@@ -11,7 +12,7 @@ from hbmwatch._report.text import finding_lines
 if TYPE_CHECKING:
     from hbmwatch._records.folded import Figure, FoldedData, FoldedGroup, Outlier
 
-_SHOWN_OUTLIERS, _SHOWN_CONSEQUENCES, _SHOWN_GROUPS = 8, 4, 4
+_SHOWN_OUTLIERS, _SHOWN_LOGS, _SHOWN_GROUPS = 8, 4, 4
 # Hosts that a time server keeps agree to some milliseconds; others are seconds apart.
 _SKEW_SECONDS = 1.0
 
@@ -27,7 +28,13 @@ def folded_text(folded: FoldedData) -> str:
     lines += _first(folded)
     if folded.absent:
         lines += wrapped(f"no report of: {_processes(len(folded.absent))} {ranges(folded.absent)}")
-    lines += _consequences(folded)
+    lost = [(log.process, log.sentence) for log in folded.consequences]
+    lines += _logs("did not run out of memory, but lost another process", lost)
+    other = [
+        (log.process, f"last line: {log.last_line}" if log.last_line else "it is empty")
+        for log in folded.others
+    ]
+    lines += _logs("logged neither an OOM nor a lost process", other)
     if folded.older:
         lines += wrapped(f"note: {folded.older} older reports of these processes are left out.")
     return "\n".join(lines)
@@ -105,18 +112,14 @@ def _first(folded: FoldedData) -> list[str]:
     )
 
 
-def _consequences(folded: FoldedData) -> list[str]:
-    """The processes that only lost another one."""
-    found = folded.consequences
-    if not found:
+def _logs(what: str, logs: Sequence[tuple[str, str]]) -> list[str]:
+    """Processes that left no report, and what their logs say."""
+    if not logs:
         return []
-    lines = wrapped(
-        f"{_processes(len(found))} did not run out of memory, but lost another process:"
-    )
-    for consequence in found[:_SHOWN_CONSEQUENCES]:
-        text = f"{clean(consequence.process, 60)}: {clean(consequence.sentence, 200)}"
-        lines += wrapped(text, indent=4)
-    more = len(found) - _SHOWN_CONSEQUENCES
+    lines = wrapped(f"{_processes(len(logs))} {what}:")
+    for name, says in logs[:_SHOWN_LOGS]:
+        lines += wrapped(f"{clean(name, 60)}: {clean(says, 200)}", indent=4)
+    more = len(logs) - _SHOWN_LOGS
     return lines + ([f"    and {more} more"] if more > 0 else [])
 
 

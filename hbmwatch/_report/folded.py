@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hbmwatch._records.folded import Consequence, FoldedData
+from hbmwatch._records.folded import Consequence, FoldedData, OtherLog
 from hbmwatch._records.process import Process
 from hbmwatch._report.fold_text import folded_text
 from hbmwatch._report.folding import fold_groups, newest_by_process, process_of
@@ -49,43 +49,50 @@ class FoldedReport(FoldedData):
 
 
 def fold_reports(
-    reports: Iterable[OomReport], consequences: Sequence[Consequence] = ()
+    reports: Iterable[OomReport],
+    consequences: Sequence[Consequence] = (),
+    others: Sequence[OtherLog] = (),
 ) -> FoldedReport:
     """One report of the reports of many processes of a job.
 
     Args:
         reports: In any order; of several reports of one process the newest counts.
         consequences: Processes that lost another one, as `hbmwatch fold` finds them in logs.
+        others: Logs that tell neither of an OOM nor of a lost process.
 
     Raises:
         ValueError: There is neither a report nor a consequence.
     """
     given = list(reports)
+    of_logs = [log.index for log in consequences] + [log.index for log in others]
     if not given and not consequences:
         raise ValueError("there are no reports to fold")
     places = newest_by_process(given)
     processes = [process_of(given[place]) for place in places]
     known = max((process.count for process in processes), default=0)
-    count = known if known > 1 else len(processes) + len(consequences)
+    count = known if known > 1 else len(processes) + len(of_logs)
     first, lead = _first(processes)
     groups = fold_groups(given, places)
     return FoldedReport(
         process_count=count,
         groups=groups,
         reports=tuple(given[group.typical] for group in groups),
-        absent=_absent(processes, count, bool(consequences)),
+        absent=_absent(processes, count, of_logs),
         consequences=tuple(consequences),
+        others=tuple(others),
         first=first,
         lead_seconds=lead,
         older=len(given) - len(places),
     )
 
 
-def _absent(processes: Sequence[Process], count: int, has_logs: bool) -> tuple[int, ...]:
-    """The indices without a report; a log does not say its process's index."""
-    if has_logs or not any(process.count > 1 for process in processes):
+def _absent(
+    processes: Sequence[Process], count: int, of_logs: Sequence[int | None]
+) -> tuple[int, ...]:
+    """The indices with neither a report nor a log."""
+    if None in of_logs or not any(process.count > 1 for process in processes):
         return ()
-    there = {process.index for process in processes}
+    there = {process.index for process in processes} | set(of_logs)
     return tuple(n for n in range(min(count, _MOST_PROCESSES)) if n not in there)
 
 

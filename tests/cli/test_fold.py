@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
-from hbmwatch import HbmOomError, OomReport, watch_hbm
+from hbmwatch import HbmOomError, OomReport, Process, parse_ooms, watch_hbm
+from hbmwatch._cli.rank_logs import _ranks
 from tests.cli.support import LOG, run
 from tests.live import SMALL, fill
 
@@ -132,19 +134,87 @@ def test_fold_reads_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
     assert (status, err) == (0, "")
     assert out.splitlines() == [
-        "hbmwatch: 3 of 4 processes ran out of device memory",
+        "hbmwatch: 3 of 5 processes ran out of device memory",
         "  3 processes, all alike: the program ran out of device memory at run time on GPU: "
         "requested 6.94",
         "     GiB",
         "  1 process did not run out of memory, but lost another process:",
         "    rank3.log: connection reset by peer",
+        "  1 process logged neither an OOM nor a lost process:",
+        "    rank4.log: last line: step 7",
     ]
     assert out.strip() in page.read_text()
     status, out, _ = run(capsys, "fold", *logs, "--json")
-    assert json.loads(out)["process_count"] == 4
+    assert json.loads(out)["process_count"] == 5
     assert run(capsys, "fold", logs[4]) == (
         1, "", "hbmwatch: no report and no out-of-memory error found\n"
     )  # fmt: skip
+
+
+def test_fold_reads_reports_in_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log with a report names function, process, host and time, also where it is compressed."""
+    for index in range(2):
+        process = Process(index + 5, 8, f"host-{index}", time=f"2026-01-31T08:15:0{index}.000Z")
+        report = OomReport(parse_ooms(LOG)[0], function="step", process=process)
+        with gzip.open(tmp_path / f"{index}.log.gz", "wt") as log:
+            log.write(f"2026-01-31 08:15:09,000 INFO step 7\n{report}\n")
+    logs = sorted(map(str, tmp_path.iterdir()))
+
+    status, out, err = run(capsys, "fold", *logs)
+
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "hbmwatch: 2 of 8 processes ran out of device memory",
+        "  2 processes, all alike: step ran out of device memory at run time on GPU: requested "
+        "6.94 GiB",
+        "  first: not known. The earliest time is that of process 5 (host-0), "
+        "2026-01-31T08:15:00.000Z, but",
+        "     only 1.000 s before the next, and the clocks of two hosts can differ by that much.",
+        "  no report of: 6 processes 0-4, 7",
+    ]
+
+
+def test_a_report_that_is_also_in_a_log_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stored one, which says more; a log with the rank of a process leaves it not absent."""
+    report = OomReport(
+        parse_ooms(LOG)[0],
+        process=Process(1, 4, "host-1", time="2026-01-31T08:15:00.000Z"),
+        versions={"jax": "0.10.2"},
+    )
+    (tmp_path / "report.json").write_text(json.dumps(report.to_dict()))
+    (tmp_path / "train-1.out").write_text(f"{report}\n")
+    (tmp_path / "train-3.out").write_text("ValueError: a bug\n")
+    sources = [str(tmp_path / name) for name in ("report.json", "train-1.out", "train-3.out")]
+
+    status, out, _ = run(capsys, "fold", *sources, "--json")
+
+    folded = json.loads(out)
+    assert (status, folded["older"], folded["absent"]) == (0, 0, [0, 2])
+    assert folded["reports"] == [report.to_dict()]
+    assert folded["others"] == [
+        {"process": "train-3.out", "last_line": "ValueError: a bug", "index": 3}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "ranks"),
+    [
+        (["rank0.log", "rank10.log"], [0, 10]),
+        (["train-10.out", "train-12.out"], [10, 12]),  # srun --output=train-%t.out
+        (["job-77/0/err.log", "job-77/1/err.log"], [0, 1]),
+        (["trainer-0-3.log", "trainer-1-3.log"], [0, 1]),  # jobs of a JobSet
+        (["trainer-0-3.log", "trainer-1-0.log"], [None, None]),
+        (["host-4.log", "other.log"], [4, None]),
+        (["a/train.log", "b/train.log"], [None, None]),
+        (["worker_7.log.gz"], [7]),
+        ([], []),
+    ],
+)
+def test_the_rank_in_the_name_of_a_log(files: list[str], ranks: list[int | None]) -> None:
+    """The number in which the names differ."""
+    assert _ranks(files) == ranks
 
 
 def test_fold_reads_a_folder_of_log_folders(

@@ -36,7 +36,23 @@ LOGS = {
         "absl::Status: UNAVAILABLE: Failed to send RPC to coordination service. Either the leader "
         "task was preempted/died/restarted unexpectedly or this task is experiencing network "
         "issues.",
-        "JAX's distributed service ended this process, because another process died",
+        "the coordination service, which runs in process 0, did not answer",
+    ),
+    "the coordinator's process was stopped": (
+        "Terminating process because the JAX distributed service detected fatal errors. "
+        "absl::Status: DEADLINE_EXCEEDED: Deadline Exceeded\n\n"
+        "RPC: /xla.coordination.CoordinationService/Heartbeat",
+        "the coordination service, which runs in process 0, did not answer",
+    ),
+    "a killed peer, at the exit": (
+        "ValueError: UNKNOWN: Gloo all-reduce failed: [external/gloo/gloo/transport/tcp/pair.cc:547"
+        "] Connection closed by peer [127.0.0.1]:4768\n"
+        "F1130 16:36:00.992193   25816 client.h:80] Terminating process because the JAX "
+        "distributed service detected fatal errors. absl::Status: INTERNAL: Shutdown barrier has "
+        "failed.\n"
+        "Barrier result: 'INTERNAL: Barrier failed because: task is set to ERROR: UNAVAILABLE: "
+        "Task 1 heartbeat timeout. This indicates that the remote task has failed",
+        "process 1 stopped sending heartbeats",
     ),
     "a barrier": (
         "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: levanter_barrier_sync_3::0. "

@@ -16,7 +16,7 @@ from hbmwatch import (
     Process,
     fold_reports,
 )
-from hbmwatch._records.folded import Consequence, Figure, FoldedGroup, Outlier
+from hbmwatch._records.folded import Consequence, Figure, FoldedGroup, OtherLog, Outlier
 from hbmwatch._records.report import LiveArrays
 
 GIB, MIB = 2**30, 2**20
@@ -103,6 +103,12 @@ hbmwatch: 3 of 8 processes ran out of device memory
      only 1.000 s before the next, and the clocks of two hosts can differ by that much.
   1 process did not run out of memory, but lost another process:
     rank3.log: connection reset by peer
+  5 processes logged neither an OOM nor a lost process:
+    rank4.log: last line: Killed
+    rank2.log: it is empty
+    rank6.log: it is empty
+    rank7.log: it is empty
+    and 1 more
   note: 1 older reports of these processes are left out."""
 
 
@@ -113,7 +119,11 @@ def test_the_text() -> None:
         report(0, 8), report(1, 8, process=old), report(1, 8), report(5, 8, function="eval_step"),
     ]  # fmt: skip
 
-    folded = fold_reports(reports, [Consequence("rank3.log", "connection reset by peer")])
+    folded = fold_reports(
+        reports,
+        [Consequence("rank3.log", "connection reset by peer")],
+        [OtherLog("rank4.log", "Killed"), *[OtherLog(f"rank{n}.log", "") for n in (2, 6, 7, 8)]],
+    )
 
     assert str(folded) == TEXT
 
@@ -124,6 +134,15 @@ def test_processes_without_a_report_are_named() -> None:
 
     assert folded.absent == (2, 3, 5, 6, 7, 8)
     assert "  no report of: 6 processes 2-3, 5-8" in str(folded).splitlines()
+
+
+def test_processes_with_a_log_are_not_absent() -> None:
+    """Where each log tells its process."""
+    reports = [report(index, 6) for index in (0, 1)]
+    lost = [Consequence("rank3.log", "connection reset by peer", 3)]
+
+    assert fold_reports(reports, lost, [OtherLog("rank5.log", "", 5)]).absent == (2, 4)
+    assert fold_reports(reports, lost, [OtherLog("some.log", "")]).absent == ()
 
 
 def test_a_lead_beyond_the_clocks_skew_is_a_fact() -> None:

@@ -1,0 +1,66 @@
+"""What the log of one process of a job says: it ran out of memory, or lost another process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from hbmwatch._messages.log_text import strip_log_decoration
+from hbmwatch._messages.own_reports import reported_function, reported_process
+from hbmwatch._messages.peer_loss import lost_peer
+from hbmwatch._messages.stream import find_in_log
+from hbmwatch._records.message import OomMessage
+from hbmwatch._records.process import Process
+
+# A process that lost another one ends with the error and the stacks of its threads. What a job
+# logs before that, such as a connection that was reset and opened again, did not end it.
+_END = 1 << 18
+_LINES = 100  # at the end, of which the last one may be empty
+
+
+class JobLog(NamedTuple):
+    """What the log of one process says.
+
+    Attributes:
+        oom: Its last OOM; None if it has none.
+        function: The function that a report in the log names; else "".
+        process: The process that a report in the log names; else None.
+        lost: What the log's end says of a lost process, where it has no OOM.
+        last_line: The last line that is not empty, where it has no OOM.
+    """
+
+    oom: OomMessage | None = None
+    function: str = ""
+    process: Process | None = None
+    lost: str | None = None
+    last_line: str = ""
+
+
+def read_job_log(blocks: Iterable[bytes]) -> JobLog:
+    """What the log of one process says.
+
+    Args:
+        blocks: The log in UTF-8, in blocks of any size.
+    """
+    kept = _End()
+    last = deque(find_in_log(kept.passed(blocks)), maxlen=1)
+    if last:
+        oom = last[0].message
+        return JobLog(oom, reported_function(oom.text), reported_process(oom.text))
+    end = strip_log_decoration(kept.data.decode("utf-8", "replace"))
+    lines = [line.strip() for line in end.splitlines()[-_LINES:]]
+    return JobLog(lost=lost_peer(end), last_line=next(filter(None, reversed(lines)), ""))
+
+
+class _End:
+    """The last bytes of what passes."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def passed(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """The blocks, unchanged."""
+        for block in blocks:
+            self.data = (self.data + block)[-_END:]
+            yield block
