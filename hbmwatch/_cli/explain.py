@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hbmwatch._cli.command import (
@@ -19,6 +19,7 @@ from hbmwatch._cli.command import (
 )
 from hbmwatch._cli.console import print_on_stderr, progress
 from hbmwatch._cli.logs import open_log
+from hbmwatch._messages.job_log import LogEnd
 from hbmwatch._messages.notes import message_notes
 from hbmwatch._messages.stream import find_in_log
 from hbmwatch._report.report import OomReport
@@ -88,7 +89,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     files = options.files or ["-"]
     unreadable: list[CommandError] = []
-    found = itertools.chain.from_iterable(_find(file, unreadable) for file in files)
+    lost: dict[str, str] = {}
+    found = itertools.chain.from_iterable(_find(file, unreadable, lost) for file in files)
     if options.json:
         count = _print_json(found)
     else:
@@ -102,11 +104,23 @@ def _run(options: argparse.Namespace) -> int:
         raise unreadable[-1]
     if not count and not options.json:
         print_on_stderr("no device out-of-memory error found in the input")
+    if lost:
+        print_on_stderr(_lost_peers(lost))
     return DONE if count else NOTHING_FOUND
 
 
-def _find(file: str, unreadable: list[CommandError]) -> Iterator[_Found]:
-    """The errors of a log, or the reports that a file stores."""
+def _lost_peers(lost: Mapping[str, str]) -> str:
+    """Where to look for the cause of what the logs of processes that lost another one say."""
+    file, says = next(iter(lost.items()))
+    name = "the input" if file == "-" else file
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return f"{name}{more}: this process lost another one ({says}), whose log has the cause"
+
+
+def _find(file: str, unreadable: list[CommandError], lost: dict[str, str]) -> Iterator[_Found]:
+    """The errors of a log, or the reports that a file stores; else add what it says of a peer."""
+    end = LogEnd()
+    count = 0
     try:
         with open_log(file) as blocks:
             first = next(blocks, b"")
@@ -116,10 +130,13 @@ def _find(file: str, unreadable: list[CommandError]) -> Iterator[_Found]:
                     yield from (_Found(report, file, None) for report in reports)
                     return
                 first = content
-            for line, message in find_in_log(itertools.chain((first,), blocks)):
+            passed = end.passed(itertools.chain((first,), blocks))
+            for count, (line, message) in enumerate(find_in_log(passed), start=1):  # noqa: B007
                 yield _Found(OomReport(message, notes=message_notes(message)), file, line)
     except CommandError as error:
         unreadable.append(error)
+    if not count and (says := end.lost_peer()) is not None:
+        lost[file] = says
 
 
 def _whole(first: bytes, blocks: Iterator[bytes]) -> bytes:

@@ -43,24 +43,31 @@ def read_job_log(blocks: Iterable[bytes]) -> JobLog:
     Args:
         blocks: The log in UTF-8, in blocks of any size.
     """
-    kept = _End()
+    kept = LogEnd()
     last = deque(find_in_log(kept.passed(blocks)), maxlen=1)
     if last:
         oom = last[0].message
         return JobLog(oom, reported_function(oom.text), reported_process(oom.text))
-    end = strip_log_decoration(kept.data.decode("utf-8", "replace"))
-    lines = [line.strip() for line in end.splitlines()[-_LINES:]]
-    return JobLog(lost=lost_peer(end), last_line=next(filter(None, reversed(lines)), ""))
+    lines = [line.strip() for line in kept.text().splitlines()[-_LINES:]]
+    return JobLog(lost=kept.lost_peer(), last_line=next(filter(None, reversed(lines)), ""))
 
 
-class _End:
-    """The last bytes of what passes."""
+class LogEnd:
+    """The end of a log that is read in blocks."""
 
     def __init__(self) -> None:
-        self.data = b""
+        self._data = b""
 
     def passed(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """The blocks, unchanged."""
         for block in blocks:
-            self.data = (self.data + block)[-_END:]
+            self._data = (self._data + block)[-_END:]
             yield block
+
+    def text(self) -> str:
+        """Without log decoration."""
+        return strip_log_decoration(self._data.decode("utf-8", "replace"))
+
+    def lost_peer(self) -> str | None:
+        """What it says of a lost process, as one clause; None if it says nothing of that."""
+        return lost_peer(self.text())

@@ -50,6 +50,31 @@ def test_each_failure_of_a_log_has_a_report(
     assert places == [(str(tmp_path / "log"), 2), (str(tmp_path / "log"), 5)]
 
 
+def test_a_log_of_a_process_that_lost_another_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Says so, beside the errors of other logs too; an error in the same log says more."""
+    monkeypatch.chdir(tmp_path)
+    lost = "ValueError: Gloo all-reduce failed: Connection closed by peer\n"
+    Path("0.log").write_text(lost)
+    Path("1.log").write_text(LOG + lost)
+    Path("2.log").write_text(lost)
+    says = "(Gloo's all-reduce failed: connection closed by peer)"
+
+    assert run(capsys, "explain", "0.log") == (
+        1,
+        "",
+        "hbmwatch: no device out-of-memory error found in the input\n"
+        f"hbmwatch: 0.log: this process lost another one {says}, whose log has the cause\n",
+    )
+    status, out, err = run(capsys, "explain", "0.log", "1.log", "2.log")
+    assert (status, out) == (0, run(capsys, "explain", "1.log")[1])
+    assert err == (
+        f"hbmwatch: 0.log and 1 more: this process lost another one {says}, whose log has the "
+        "cause\n"
+    )
+
+
 def test_equal_messages_are_one_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
