@@ -15,7 +15,7 @@ from hbmwatch._cli.command import (
     CommandError,
     add_json_option,
 )
-from hbmwatch._cli.console import print_json, progress
+from hbmwatch._cli.console import print_json, print_wrapped, progress
 
 if TYPE_CHECKING:
     from hbmwatch._preflight.assigned import Proof
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json([one.to_dict() for one in found])
     else:
-        print("\n".join(map(str, found)))
+        print_wrapped("\n".join(map(str, found)), options)
     return NOTHING_FOUND if any(one.is_over(tolerance) for one in found) else DONE
 
 

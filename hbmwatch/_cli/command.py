@@ -45,6 +45,17 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
+def add_color_option(parser: argparse.ArgumentParser) -> None:
+    """Add --color, which every command has."""
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="show limits and what exceeds them in color, and sizes with a bar (default: auto, on "
+        "a terminal; NO_COLOR and CI turn it off)",
+    )
+
+
 def add_peak_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a peak of a profile: --module, --memory-space and --top."""
     parser.add_argument(

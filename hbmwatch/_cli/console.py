@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import contextlib
 import json
 import os
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from hbmwatch._cli.command import CommandError
+from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.text import clean
 
 _PROGRESS_DELAY_S = 1.0
+_NARROWEST, _WIDEST = 60, 200
 
 
 def print_on_stderr(sentence: str) -> None:
@@ -26,6 +32,66 @@ def print_on_stderr(sentence: str) -> None:
 def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     print(json.dumps(value, indent=2))
+
+
+def look_of(options: argparse.Namespace, stream: TextIO | None = None) -> Look:
+    """How a text is laid out on a stream: as wide as its terminal, with color if that may be.
+
+    Args:
+        options: The arguments, with `color`: "always", "never", or "auto".
+        stream: The stream; None: stdout.
+    """
+    stream = stream or sys.stdout
+    color = options.color == "always" or (options.color == "auto" and _may_have_color(stream))
+    width = PLAIN.width
+    if stream.isatty() and (columns := _columns(stream)):
+        width = min(max(columns, _NARROWEST), _WIDEST)
+    return Look(width, color, bars=color and _can_print_bars(stream))
+
+
+def _columns(stream: TextIO) -> int:
+    """The width of a terminal, or what COLUMNS says; 0 if it has none."""
+    with contextlib.suppress(OSError, ValueError):
+        named = shutil.get_terminal_size((0, 0)).columns
+        return named or os.get_terminal_size(stream.fileno()).columns
+    return 0
+
+
+def _may_have_color(stream: TextIO) -> bool:
+    """Whether a stream is a terminal whose user has not asked for plain text."""
+    said = os.environ.get
+    if said("NO_COLOR"):  # https://no-color.org
+        return False
+    return stream.isatty() and not said("CI") and said("TERM") != "dumb"
+
+
+def _can_print_bars(stream: TextIO) -> bool:
+    try:
+        "█▏".encode(stream.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def print_wrapped(text: object, options: argparse.Namespace) -> None:
+    """Print lines that have no width of their own: a terminal breaks them at spaces.
+
+    In a pipe a line stays one line. Lines of code stay as they are, so that they can be copied.
+    """
+    look = look_of(options)
+    for line in str(text).split("\n"):
+        lines = [line]
+        if sys.stdout.isatty() and not line.lstrip().startswith("write: "):
+            indent = " " * (len(line) - len(line.lstrip()))
+            lines = textwrap.wrap(
+                line.lstrip(),
+                look.width,
+                initial_indent=indent,
+                subsequent_indent=f"{indent}   ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        print("\n".join(map(look.marked, lines)))
 
 
 def read_text(file: str) -> str:

@@ -8,7 +8,8 @@ import os
 from typing import Any
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
-from hbmwatch._cli.console import print_json, print_on_stderr
+from hbmwatch._cli.console import look_of, print_json, print_on_stderr
+from hbmwatch._report.text import report_text
 
 _PAGE = "https://openxla.org/xla/oom_debugging"
 
@@ -43,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.json:
             print_json(oom.report.to_dict())
         else:
-            print(f"{oom.message.text}\n\n{oom.report}")
+            print(f"{oom.message.text}\n\n{report_text(oom.report, look=look_of(options))}")
         return DONE
     print_on_stderr("the demo program did not run out of memory")
     return NOTHING_FOUND

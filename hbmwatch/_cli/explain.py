@@ -17,12 +17,14 @@ from hbmwatch._cli.command import (
     CommandError,
     add_json_option,
 )
-from hbmwatch._cli.console import print_on_stderr, progress
+from hbmwatch._cli.console import look_of, print_on_stderr, progress
 from hbmwatch._cli.logs import open_log
 from hbmwatch._messages.job_log import LogEnd
 from hbmwatch._messages.notes import message_notes
 from hbmwatch._messages.stream import find_in_log
+from hbmwatch._records.look import Look
 from hbmwatch._report.report import OomReport
+from hbmwatch._report.text import report_text
 
 # A stored report is JSON of at most this many bytes; what is longer is read as a log.
 _LONGEST_REPORT = 1 << 28
@@ -97,7 +99,8 @@ def _run(options: argparse.Namespace) -> int:
         with progress("reading the log"):
             groups = _distinct(found)
         count = len(groups)
-        print("\n\n".join(_text(places) for places in groups), end="\n" if groups else "")
+        look = look_of(options)
+        print("\n\n".join(_text(one, look) for one in groups), end="\n" if groups else "")
     for error in unreadable[:-1]:
         print_on_stderr(str(error))
     if unreadable:
@@ -181,10 +184,10 @@ def _distinct(found: Iterable[_Found]) -> list[_Places]:
     return list(groups.values())
 
 
-def _text(places: _Places) -> str:
+def _text(places: _Places, look: Look) -> str:
     """The report, with a note on where the errors are."""
     notes = (places.sentence(), *places.report.notes)
-    return dataclasses.replace(places.report, notes=notes).text()
+    return report_text(dataclasses.replace(places.report, notes=notes), look=look)
 
 
 COMMAND = Command(

@@ -13,7 +13,8 @@ from hbmwatch._cli.command import (
     Command,
     add_json_option,
 )
-from hbmwatch._cli.console import print_json, progress, write_text
+from hbmwatch._cli.console import look_of, print_json, print_wrapped, progress, write_text
+from hbmwatch._report.text import report_text
 
 if TYPE_CHECKING:
     from hbmwatch._preflight.verdicts import Fit
@@ -50,19 +51,19 @@ def _run(options: argparse.Namespace) -> int:
         found.append(fit)
         if options.html is not None:
             _save(fit, options.html, len(targets) > 1)
-    _show(found, options.json)
+    _show(found, options)
     return DONE if all(fit.fits for fit in found) else NOTHING_FOUND
 
 
-def _show(found: list[Fit], as_json: bool) -> None:
-    if as_json:
+def _show(found: list[Fit], options: argparse.Namespace) -> None:
+    if options.json:
         print_json([fit.to_dict() for fit in found])
         return
     width = max(len(fit.target) for fit in found)
     for fit in found:
-        print(f"{fit.target:<{width}}  {fit}")
+        print_wrapped(f"{fit.target:<{width}}  {fit}", options)
     if len(found) == 1:
-        print(f"\n{found[0].report}")
+        print(f"\n{report_text(found[0].report, look=look_of(options))}")
 
 
 def _save(fit: Fit, file: str, several: bool) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from hbmwatch._cli.command import DONE, NOTHING_FOUND, Command, add_json_option
-from hbmwatch._cli.console import print_json, print_on_stderr, write_text
+from hbmwatch._cli.console import look_of, print_json, print_on_stderr, write_text
 from hbmwatch._cli.rank_logs import read_logs
 from hbmwatch._cli.stored import readable
 from hbmwatch._report.report import OomReport
@@ -25,6 +25,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from hbmwatch._profiles.stored import read_report
+    from hbmwatch._report.fold_text import folded_text
     from hbmwatch._report.folded import fold_reports
 
     reports: list[OomReport] = []
@@ -48,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(folded.to_dict())
     else:
-        print(folded)
+        print(folded_text(folded, look_of(options)))
     return DONE
 
 

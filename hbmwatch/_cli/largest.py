@@ -15,7 +15,7 @@ from hbmwatch._cli.command import (
     add_json_option,
     positive_number,
 )
-from hbmwatch._cli.console import print_json
+from hbmwatch._cli.console import print_json, print_wrapped
 
 if TYPE_CHECKING:
     from hbmwatch._preflight.verdicts import Fit, Largest
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json([one.to_dict() for one in found])
     else:
-        print("\n".join(map(str, found)))
+        print_wrapped("\n".join(map(str, found)), options)
     return DONE if all(one.size is not None and not one.error for one in found) else NOTHING_FOUND
 
 

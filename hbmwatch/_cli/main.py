@@ -24,7 +24,9 @@ from hbmwatch._cli.command import (
     INTERRUPTED,
     UNUSABLE,
     CommandError,
+    add_color_option,
 )
+from hbmwatch._cli.completion import SHELLS, Parser, PrintCompletion
 from hbmwatch._cli.console import discard_output, print_on_stderr
 from hbmwatch._cli.versions import ShowVersions
 from hbmwatch._records.profile_error import ProfileError
@@ -85,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="hbmwatch",
         description="Explain what filled device memory when a JAX program ran out of it.",
         epilog=f"example:\n  hbmwatch explain train.log\n\n{_EXIT_CODES}",
@@ -98,7 +100,15 @@ def _parser() -> argparse.ArgumentParser:
         nargs=0,
         help="show the versions of hbmwatch, JAX and its plugins",
     )
+    parser.add_argument(
+        "--print-completion",
+        action=PrintCompletion,
+        choices=SHELLS,
+        metavar="SHELL",
+        help=f"print a completion script for a shell: {', '.join(SHELLS)}",
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.commands = subparsers.choices
     for command in COMMANDS:
         subparser = subparsers.add_parser(
             command.name,
@@ -108,5 +118,6 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_arguments(subparser)
+        add_color_option(subparser)
         subparser.set_defaults(run=command.run)
     return parser

@@ -15,12 +15,13 @@ from hbmwatch._cli.command import (
     add_json_option,
     add_peak_options,
 )
-from hbmwatch._cli.console import print_json, progress, write_text
+from hbmwatch._cli.console import look_of, print_json, progress, write_text
 from hbmwatch._cli.steps import size
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.sizes import format_size
 from hbmwatch._report.report import OomReport
+from hbmwatch._report.text import report_text
 
 if TYPE_CHECKING:
     from hbmwatch._profiles.load import Loaded
@@ -61,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.to_dict())
     else:
-        print(report.text(top=options.top))
+        print(report_text(report, options.top, look_of(options)))
     summary = report.summary
     fits = limit is None or summary is None or summary.total_allocation_bytes <= limit
     return DONE if fits else NOTHING_FOUND

@@ -15,7 +15,7 @@ from hbmwatch._cli.command import (
     add_json_option,
     positive_number,
 )
-from hbmwatch._cli.console import print_json
+from hbmwatch._cli.console import print_json, print_wrapped
 
 if TYPE_CHECKING:
     from hbmwatch._preflight.plans import Plan
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(found.to_dict())
     else:
-        print(found)
+        print_wrapped(found, options)
     return DONE if found.before.fits or found.best is not None else NOTHING_FOUND
 
 

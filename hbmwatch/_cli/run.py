@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 
 from hbmwatch._cli.command import DONE, FAILED, Command, CommandError
-from hbmwatch._cli.console import print_on_stderr, write_text
+from hbmwatch._cli.console import look_of, print_on_stderr, write_text
+from hbmwatch._report.text import report_text
 
 _BEFORE_THE_SCRIPT = (runpy.__file__, __file__)
 
@@ -42,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
         _print_as_python(error)
         return _interrupted()
     except BaseException as error:
-        _show(error, options.html)
+        _show(error, options)
         return FAILED
     return DONE
 
@@ -58,23 +59,23 @@ def _execute(options: argparse.Namespace) -> None:
             runpy.run_path(os.path.abspath(options.script), run_name="__main__")
 
 
-def _show(error: BaseException, html: str | None) -> None:
+def _show(error: BaseException, options: argparse.Namespace) -> None:
     """Print an OOM as its report, any other error as Python does; write the page of a report."""
     from hbmwatch._explain.errors import HbmOomError, report_of
 
     report = report_of(error)
     if isinstance(error, HbmOomError):
-        print(report, file=sys.stderr)
+        print(report_text(error.report, look=look_of(options, sys.stderr)), file=sys.stderr)
     else:  # the report is among its notes, or those of its cause
         _print_as_python(error)
-    if html is None or report is None:
+    if options.html is None or report is None:
         return
     try:
-        write_text(html, report.to_html())
+        write_text(options.html, report.to_html())
     except CommandError as failed:
         print_on_stderr(str(failed))
     else:
-        print_on_stderr(f"the report is in {html}")
+        print_on_stderr(f"the report is in {options.html}")
 
 
 def _print_as_python(error: BaseException) -> None:

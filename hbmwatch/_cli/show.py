@@ -13,11 +13,11 @@ from hbmwatch._cli.command import (
     add_json_option,
     positive_number,
 )
-from hbmwatch._cli.console import print_json, print_on_stderr, write_text
+from hbmwatch._cli.console import look_of, print_json, print_on_stderr, print_wrapped, write_text
 from hbmwatch._cli.stored import readable
 from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
-from hbmwatch._report.text import one_line
+from hbmwatch._report.text import one_line, report_text
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +50,11 @@ def _run(options: argparse.Namespace) -> int:
         return DONE
     for run, report in listed:
         row = _row(report)
-        print(f"{row['time']}  process {row['process']} on {row['host']}  {row['headline']}")
-        print(f"  {clean(run.name, 200)}")
+        where = f"{row['time']}  process {row['process']} on {row['host']}"
+        print_wrapped(f"{where}  {row['headline']}\n  {clean(run.name, 200)}", options)
     if len(runs) > options.most:
-        print(f"{len(runs) - options.most} older runs are not listed; --most {len(runs)} lists all")
+        left_out = f"{len(runs) - options.most} older runs are not listed"
+        print_wrapped(f"{left_out}; --most {len(runs)} lists all", options)
     return DONE
 
 
@@ -77,7 +78,7 @@ def _show(run: Path, options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.to_dict())
     else:
-        print(report)
+        print(report_text(report, look=look_of(options)))
     return DONE
 
 

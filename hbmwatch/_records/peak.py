@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from hbmwatch._records import text
+from hbmwatch._records.buffer_table import buffer_rows
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.sizes import format_size
 
@@ -117,7 +118,7 @@ class PeakSummary:
             f"{text.program_point(self.peak_position, len(self.heap_bytes))}"
         )
         kinds = text.packed(text.by_kind(self.ops), indent=2)
-        return "\n".join([head, *kinds, *text.buffer_rows(self.grouped(), top)])
+        return "\n".join([head, *kinds, *buffer_rows(self.grouped(), top)])
 
     def __str__(self) -> str:
         return self.text()

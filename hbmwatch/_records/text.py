@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.sizes import format_size
 
 if TYPE_CHECKING:
     from hbmwatch._records.peak_op import PeakOp
 
-WIDTH = 99
+# How long foreign text is at most: a name, a word of a sentence, and a sentence.
+_NAME, _WORD, _SENTENCE = 99, 240, 1200
 _SPACES = {"hbm": "HBM", "host": "host memory"} | {name: name.upper() for name in ON_CHIP}
 SMALL_BUFFERS = "buffers smaller than 16 KiB, combined"
 _PLURALS = {
@@ -28,7 +30,7 @@ _NUMBER = re.compile(r"\d+")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
 
 
-def clean(text: str, width: int = WIDTH) -> str:
+def clean(text: str, width: int = _NAME) -> str:
     """Foreign text without control and bidirectional characters, shortened in the middle."""
     cut = text if len(text) <= 2 * width else text[:width] + text[-width:]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cut)
@@ -36,6 +38,17 @@ def clean(text: str, width: int = WIDTH) -> str:
         return shown
     head = (width - 1) // 3
     return f"{shown[:head]}\N{HORIZONTAL ELLIPSIS}{shown[-(width - 1 - head) :]}"
+
+
+def sentence(text: str) -> str:
+    """A sentence with foreign names in it: only long names are shortened, and only at its end."""
+    words = [clean(word, _WORD) for word in text[: 16 * _SENTENCE].split()]
+    length = 0
+    for number, word in enumerate(words):
+        length += len(word) + 1
+        if length > _SENTENCE:
+            return " ".join([*words[:number], "\N{HORIZONTAL ELLIPSIS}"])
+    return " ".join(words)
 
 
 def memory_space_name(memory_space: str) -> str:
@@ -63,24 +76,27 @@ def kind_name(kind: str) -> str:
     return "argument" if kind == "parameter" else clean(kind, 20)
 
 
-def packed(items: Iterable[str], indent: int) -> list[str]:
+def packed(items: Iterable[str], indent: int, look: Look = PLAIN, joint: str = "   ") -> list[str]:
     """Items side by side, on as few lines as possible without breaking one."""
     lines: list[str] = []
     for item in items:
-        if lines and len(lines[-1]) + 3 + len(item) <= WIDTH:
-            lines[-1] += f"   {item}"
+        if lines and len(lines[-1]) + len(joint) + len(item) <= look.width:
+            lines[-1] += f"{joint}{item}"
         else:
+            lines[-1:] = [line + joint.rstrip() for line in lines[-1:]]
             lines.append(" " * indent + item)
     return lines
 
 
-def wrapped(text: str, indent: int = 2, hang: int = 3, whole_words: bool = False) -> list[str]:
+def wrapped(
+    text: str, indent: int = 2, hang: int = 3, whole_words: bool = False, look: Look = PLAIN
+) -> list[str]:
     """Text broken at spaces; with `whole_words` only there, so that a path can be copied."""
     import textwrap
 
     return textwrap.wrap(
         text,
-        WIDTH,
+        look.width,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + hang),
         break_long_words=not whole_words,
@@ -110,28 +126,6 @@ def by_kind(ops: Sequence[PeakOp]) -> list[str]:
     return [f"{name} {format_size(total)}" for name, total in totals.items()]
 
 
-def buffer_rows(groups: Sequence[tuple[int, PeakOp]], top: int) -> list[str]:
-    """One line for each group of equal buffers, in columns."""
-    shown = groups[:top]
-    counts = [f"{count} x" if count > 1 else "" for count, _ in shown]
-    cells = [
-        (
-            count,
-            format_size(op.size_bytes),
-            clean(without_layout(op.shape), 26),
-            kind_name(op.kind),
-            *name_and_source(op, number > 1),
-        )
-        for count, (number, op) in zip(counts, shown, strict=True)
-    ]
-    lines = [f"    {line}" for line in columns(cells, (0, 1), 4, WIDTH - 4)]
-    rest = groups[top:]
-    if rest:
-        size = format_size(sum(count * op.size_bytes for count, op in rest))
-        lines += [f"    and {sum(count for count, _ in rest)} more ({size})"]
-    return lines
-
-
 def buffer_name(op: PeakOp, several: bool) -> str:
     """The name of a buffer, or of several equal ones, for a row."""
     if not op.instruction:
@@ -144,37 +138,15 @@ def name_and_source(op: PeakOp, several: bool) -> tuple[str, str]:
     """The name of a buffer with its padding, and its source line, both shortened."""
     if not op.instruction:
         return SMALL_BUFFERS, ""
-    padded = f" [{op.expansion:.1f}x padded]" if op.expansion >= 1.2 else ""
+    padded = padding_note(op)
     return clean(buffer_name(op, several), 34 - len(padded)) + padded, clean(op.shown_source, 24)
+
+
+def padding_note(op: PeakOp) -> str:
+    """How much larger padding makes a buffer, to stand after its name; "" for a little."""
+    return f" [{op.expansion:.1f}x padded]" if op.instruction and op.expansion >= 1.2 else ""
 
 
 def program_point(position: int | None, points: int) -> str:
     """A program point as " (program point 12 of 37)"; "" where it is unknown."""
     return "" if position is None else f" (program point {position} of {points})"
-
-
-def columns(
-    cells: Sequence[tuple[str, ...]], right: tuple[int, ...], elastic: int, most: int
-) -> list[str]:
-    """Rows of text in aligned columns.
-
-    Args:
-        cells: The rows, of equal length.
-        right: The indices of the right-aligned columns.
-        elastic: The index of the column that is shortened if a row is too long.
-        most: The maximum length of a row.
-    """
-    if not cells:
-        return []
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    excess = sum(widths) + 2 * (sum(map(bool, widths)) - 1) - most
-    widths[elastic] = min(widths[elastic], max(widths[elastic] - excess, 8))
-    lines = []
-    for row in cells:
-        padded = (
-            cell.rjust(width) if n in right else clean(cell, width).ljust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-            if width
-        )
-        lines.append("  ".join(padded).rstrip())
-    return lines

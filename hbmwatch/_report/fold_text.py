@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.sizes import format_size
-from hbmwatch._records.text import clean, ranges, wrapped
+from hbmwatch._records.text import clean, ranges, sentence, wrapped
 from hbmwatch._report.text import finding_lines
 
 if TYPE_CHECKING:
@@ -17,27 +18,29 @@ _SHOWN_OUTLIERS, _SHOWN_LOGS, _SHOWN_GROUPS = 8, 4, 4
 _SKEW_SECONDS = 1.0
 
 
-def folded_text(folded: FoldedData) -> str:
-    """The whole report, below 100 columns."""
-    lines = [f"hbmwatch: {_count(folded)}"]
+def folded_text(folded: FoldedData, look: Look = PLAIN) -> str:
+    """The whole report; by default below 100 columns, and plain."""
+    lines = list(map(look.strong, wrapped(f"hbmwatch: {_count(folded)}", 0, look=look)))
     for group, report in list(zip(folded.groups, folded.reports))[:_SHOWN_GROUPS]:
-        lines += _group_lines(group)
-        lines += finding_lines(report)
+        lines += _group_lines(group, look)
+        lines += finding_lines(report, look)
     more = len(folded.groups) - _SHOWN_GROUPS
     lines += [f"  {more} more groups"] if more > 0 else []
-    lines += _first(folded)
+    lines += _first(folded, look)
     if folded.absent:
-        lines += wrapped(f"no report of: {_processes(len(folded.absent))} {ranges(folded.absent)}")
+        absent = f"no report of: {_processes(len(folded.absent))} {ranges(folded.absent)}"
+        lines += wrapped(absent, look=look)
     lost = [(log.process, log.sentence) for log in folded.consequences]
-    lines += _logs("did not run out of memory, but lost another process", lost)
+    lines += _logs("did not run out of memory, but lost another process", lost, look)
     other = [
         (log.process, f"last line: {log.last_line}" if log.last_line else "it is empty")
         for log in folded.others
     ]
-    lines += _logs("logged neither an OOM nor a lost process", other)
+    lines += _logs("logged neither an OOM nor a lost process", other, look)
     if folded.older:
-        lines += wrapped(f"note: {folded.older} older reports of these processes are left out.")
-    return "\n".join(lines)
+        left_out = f"note: {folded.older} older reports of these processes are left out."
+        lines += wrapped(left_out, look=look)
+    return "\n".join(map(look.marked, lines))
 
 
 def _count(folded: FoldedData) -> str:
@@ -51,7 +54,7 @@ def _count(folded: FoldedData) -> str:
     )
 
 
-def _group_lines(group: FoldedGroup) -> list[str]:
+def _group_lines(group: FoldedGroup, look: Look) -> list[str]:
     """One group: how many processes, what they say, and what differs."""
     size = len(group.processes)
     if size == 1:
@@ -60,20 +63,21 @@ def _group_lines(group: FoldedGroup) -> list[str]:
         head = f"{size} processes, all alike"
     else:
         head = f"{size} processes, {size - len(group.outliers)} alike"
-    lines = wrapped(f"{clean(head)}: {clean(group.headline, 300)}")
+    lines = wrapped(f"{clean(head)}: {sentence(group.headline)}", look=look)
     for outlier in group.outliers[:_SHOWN_OUTLIERS]:
-        lines += wrapped(f"{clean(outlier.process.label)}: {_differences(outlier)}", indent=4)
+        difference = f"{clean(outlier.process.label)}: {_differences(outlier)}"
+        lines += wrapped(difference, indent=4, look=look)
     more = len(group.outliers) - _SHOWN_OUTLIERS
     lines += [f"    {more} more processes differ"] if more > 0 else []
     for figure in group.figures:
-        lines += wrapped(_spread(figure), indent=4)
+        lines += wrapped(_spread(figure), indent=4, look=look)
     return lines
 
 
 def _differences(outlier: Outlier) -> str:
     """What a process has more or less than the typical one."""
     found = [_more_or_less(name, delta) for name, delta in outlier.differences.items()]
-    return clean("; ".join([*found, *outlier.others]), 300)
+    return sentence("; ".join([*found, *outlier.others]))
 
 
 def _more_or_less(name: str, delta: int) -> str:
@@ -94,7 +98,7 @@ def _spread(figure: Figure) -> str:
     )
 
 
-def _first(folded: FoldedData) -> list[str]:
+def _first(folded: FoldedData, look: Look) -> list[str]:
     """Who failed first, as far as the clocks can say."""
     if folded.first is None or folded.lead_seconds is None:
         return []
@@ -103,22 +107,22 @@ def _first(folded: FoldedData) -> list[str]:
     time = clean(folded.first.time, 40)
     if one_host or folded.lead_seconds > _SKEW_SECONDS:
         clocks = "" if one_host else ", by each host's own clock"
-        return wrapped(
-            f"first: {clean(folded.first.label)} at {time}, {lead} before the next{clocks}"
-        )
+        first = f"first: {clean(folded.first.label)} at {time}, {lead} before the next{clocks}"
+        return wrapped(first, look=look)
     return wrapped(
         f"first: not known. The earliest time is that of {clean(folded.first.label)}, {time}, but "
-        f"only {lead} before the next, and the clocks of two hosts can differ by that much."
+        f"only {lead} before the next, and the clocks of two hosts can differ by that much.",
+        look=look,
     )
 
 
-def _logs(what: str, logs: Sequence[tuple[str, str]]) -> list[str]:
+def _logs(what: str, logs: Sequence[tuple[str, str]], look: Look) -> list[str]:
     """Processes that left no report, and what their logs say."""
     if not logs:
         return []
-    lines = wrapped(f"{_processes(len(logs))} {what}:")
+    lines = wrapped(f"{_processes(len(logs))} {what}:", look=look)
     for name, says in logs[:_SHOWN_LOGS]:
-        lines += wrapped(f"{clean(name, 60)}: {clean(says, 200)}", indent=4)
+        lines += wrapped(f"{clean(name, 60)}: {sentence(says)}", indent=4, look=look)
     more = len(logs) - _SHOWN_LOGS
     return lines + ([f"    and {more} more"] if more > 0 else [])
 

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.buffer_table import buffer_rows
+from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.sizes import format_size
 from hbmwatch._records.text import (
-    WIDTH,
-    buffer_rows,
     by_kind,
     clean,
     memory_space_name,
@@ -18,6 +18,7 @@ from hbmwatch._records.text import (
     packed,
     program_point,
     ranges,
+    sentence,
     without_layout,
     wrapped,
 )
@@ -95,7 +96,11 @@ def _space(message: OomMessage) -> str:
 
 def binding_text(report: ReportData) -> str:
     """The binding figures as text."""
-    return "; ".join(wording.format(format_size(size)) for wording, size in binding_figures(report))
+    return "; ".join(_binding(report))
+
+
+def _binding(report: ReportData) -> list[str]:
+    return [wording.format(format_size(size)) for wording, size in binding_figures(report)]
 
 
 def binding_figures(report: ReportData) -> list[tuple[str, int]]:
@@ -141,46 +146,52 @@ def _over_limit_bytes(message: OomMessage, needed: int | None) -> int | None:
     return exact if exact > 0 else over
 
 
-def report_text(report: ReportData, top: int = 10) -> str:
-    """The whole report, below 100 columns and at most about 40 lines."""
-    lines = [f"hbmwatch: {title(report)}"]
-    binding = binding_text(report)
-    lines += [f"  {binding}"] if binding else []
-    lines += _process_line(report.process)
+def report_text(report: ReportData, top: int = 10, look: Look = PLAIN) -> str:
+    """The whole report, at most about 40 lines.
+
+    Args:
+        report: The report.
+        top: How many rows of buffers it shows at most.
+        look: How wide it is; by default below 100 columns, and plain.
+    """
+    lines = list(map(look.strong, wrapped(f"hbmwatch: {title(report)}", 0, look=look)))
+    lines += packed(_binding(report), 2, look, "; ")
+    lines += _process_line(report.process, look)
     if report.summary is not None:
-        lines += _program_lines(report, report.summary, top)
+        lines += _program_lines(report, report.summary, top, look)
     elif report.message.ops:
         # A log can begin in the middle of the list.
         lines += ["  Buffers that the error message lists"]
-        lines += buffer_rows([(1, op) for op in report.message.ops], top)
-    lines += finding_lines(report)
-    lines += _sentences("note", report.notes)
-    lines += _sentences("unavailable", report.missing)
+        lines += buffer_rows([(1, op) for op in report.message.ops], top, look)
+    lines += finding_lines(report, look)
+    lines += _sentences("note", report.notes, look)
+    lines += _sentences("unavailable", report.missing, look)
     if report.logdir is not None and report.summary is not None:
         command = clean(profile_command(report.logdir), 230)
-        lines += wrapped(f"profile: {command}", whole_words=True)
+        lines += wrapped(f"profile: {command}", whole_words=True, look=look)
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
     if report.run is not None:
         command = f"hbmwatch show {shlex.quote(report.run)}"
-        lines += wrapped(f"report: {clean(command, 230)}", whole_words=True)
-    lines += wrapped(clean(_versions(report), 300))
+        lines += wrapped(f"report: {clean(command, 230)}", whole_words=True, look=look)
+    lines += wrapped(sentence(_versions(report)), look=look)
     lines += _links(report.message)
-    lines += _plan_lines(report)
-    return "\n".join(lines)
+    lines += _plan_lines(report, look)
+    return "\n".join(map(look.marked, lines))
 
 
-def _plan_lines(report: ReportData) -> list[str]:
+def _plan_lines(report: ReportData, look: Look) -> list[str]:
     """What a plan found; without one, how to ask for it."""
     if report.plan:
-        return wrapped(f"plan: {clean(report.plan, 6 * WIDTH)}")
+        return wrapped(f"plan: {sentence(report.plan)}", look=look)
     is_program = report.message.phase == "compile" and report.message.memory_space == "hbm"
     if not is_program or not report.function:
         return []
     name = clean(report.function, 40)
-    return wrapped(f"plan: hbmwatch.plan({name}, ...) looks for a change with which the step fits")
+    advice = f"plan: hbmwatch.plan({name}, ...) looks for a change with which the step fits"
+    return wrapped(advice, look=look)
 
 
-def _process_line(process: Process | None) -> list[str]:
+def _process_line(process: Process | None, look: Look) -> list[str]:
     """Which process of a job of several failed, and when."""
     if process is None or process.count == 1:
         return []
@@ -192,7 +203,7 @@ def _process_line(process: Process | None) -> list[str]:
         f"device{'' if len(process.device_ids) == 1 else 's'} {devices}" if devices else "",
         f"at {process.time}" if process.time else "",
     ]
-    return wrapped(clean(", ".join(filter(None, parts)), 2 * WIDTH))
+    return wrapped(sentence(", ".join(filter(None, parts))), look=look)
 
 
 def profile_command(logdir: str) -> str:
@@ -205,46 +216,45 @@ def _module_name(summary: PeakSummary) -> str:
     return f"{summary.module}{number}"
 
 
-def _program_lines(report: ReportData, summary: PeakSummary, top: int) -> list[str]:
+def _program_lines(report: ReportData, summary: PeakSummary, top: int, look: Look) -> list[str]:
     devices = report.device.device_count if report.device else 1
     per = f" on each of {devices} devices" if devices > 1 else ""
-    head = f"  Peak of {clean(summary.module, 50)}: {format_size(summary.peak_bytes)}{per}"
+    head = f"Peak of {clean(summary.module, 50)}: {format_size(summary.peak_bytes)}{per}"
     groups = summary.grouped()
     arguments = [(count, op) for count, op in groups if op.path]
     shown, others = arguments[:3], arguments[3:]
     named = [f"{name_and_source(op, n > 1)[0]} {without_layout(op.shape)}" for n, op in shown]
     named += [f"{sum(count for count, _ in others)} more"] if others else []
     point = program_point(summary.peak_position, len(summary.heap_bytes))
-    lines = [f"{head}{point}", *packed(by_kind(summary.ops), indent=4)]
-    lines += wrapped(clean(f"arguments: {', '.join(named)}", 2 * WIDTH)) if arguments else []
+    lines = wrapped(f"{head}{point}", look=look)
+    lines += packed(by_kind(summary.ops), 4, look)
+    lines += wrapped(sentence(f"arguments: {', '.join(named)}"), look=look) if arguments else []
     space = (
         "" if summary.memory_space == "hbm" else f" in {memory_space_name(summary.memory_space)}"
     )
-    return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(groups, top)]
+    return [*lines, f"  Largest buffers at the peak{space}", *buffer_rows(groups, top, look)]
 
 
-def finding_lines(report: ReportData) -> list[str]:
+def finding_lines(report: ReportData, look: Look = PLAIN) -> list[str]:
     """The first findings and the verdict: what to try first."""
     findings, verdict, summary = report.findings, report.verdict, report.summary
     guess = ""
     if report.program_is_guess and summary is not None:
         guess = f", if it was {clean(_module_name(summary), 60)} that ran out"
-    lines = [f"  What to try first{guess}"] if findings else []
+    lines = wrapped(f"What to try first{guess}", look=look) if findings else []
     for number, finding in enumerate(findings[:_SHOWN_FINDINGS], start=1):
         saves = finding.saves_bytes
         freed = f" (frees up to {format_size(saves)})" if saves else ""
-        lines += wrapped(f"{number}. {clean(finding.title, 2 * WIDTH)}{freed}", indent=4)
+        titled = wrapped(f"{number}. {sentence(finding.title)}{freed}", indent=4, look=look)
+        lines += map(look.strong, titled)
         if number > _DETAILED_FINDINGS:
             continue
-        lines += wrapped(_ended(clean(finding.evidence, 6 * WIDTH)), indent=7, hang=0)
-        lines += wrapped(_ended(clean(finding.remedy, 6 * WIDTH)), indent=7, hang=0)
-    lines += wrapped(clean(verdict, 3 * WIDTH), indent=4) if findings else []
+        lines += wrapped(_ended(sentence(finding.evidence)), indent=7, hang=0, look=look)
+        lines += wrapped(_ended(sentence(finding.remedy)), indent=7, hang=0, look=look)
+    lines += wrapped(sentence(verdict), indent=4, look=look) if findings else []
     trials = _trials(findings[:_SHOWN_FINDINGS])
-    return lines + (
-        wrapped(f"To measure what each frees, call hbmwatch.verify: {trials}", indent=4)
-        if trials
-        else []
-    )
+    how = f"To measure what each frees, call hbmwatch.verify: {trials}"
+    return lines + (wrapped(how, indent=4, look=look) if trials else [])
 
 
 def _trials(findings: Sequence[Finding]) -> str:
@@ -253,14 +263,14 @@ def _trials(findings: Sequence[Finding]) -> str:
     for number, finding in enumerate(findings, start=1):
         if finding.certainty != "measured":
             how = f'change="{finding.change}"' if finding.change else "variant=your changed step"
-            numbers.setdefault(clean(how, WIDTH), []).append(str(number))
+            numbers.setdefault(clean(how), []).append(str(number))
     return "; ".join(f"{', '.join(which)} with {how}" for how, which in numbers.items())
 
 
-def _sentences(label: str, sentences: Sequence[str]) -> list[str]:
+def _sentences(label: str, sentences: Sequence[str], look: Look) -> list[str]:
     lines: list[str] = []
-    for sentence in sentences[:_SHOWN_SENTENCES]:
-        lines += wrapped(f"{label}: {clean(sentence, 3 * WIDTH)}")
+    for text in sentences[:_SHOWN_SENTENCES]:
+        lines += wrapped(f"{label}: {sentence(text)}", look=look)
     return lines
 
 
