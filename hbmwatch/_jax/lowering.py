@@ -52,6 +52,17 @@ def lowering_details(lowered: Any) -> LoweringDetails:
     )
 
 
+def closed_over(traced: Any) -> tuple[Any, ...]:
+    """What a jax.stages.Traced has as first inputs that are no arguments of the function.
+
+    They are values of an outer transformation, which the function closes over.
+    """
+    found = getattr(traced, "_consts", None)
+    if found is None:  # jax before 0.7
+        found = traced._args_flat[: getattr(traced, "_num_consts", 0)]
+    return tuple(found)
+
+
 def plain_lowered(lowered: Any) -> Any:
     """The jax.stages.Lowered in what equinox or flax has wrapped around it."""
     while _lowering(lowered) is None and hasattr(lowered, "lowered"):

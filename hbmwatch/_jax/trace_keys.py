@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,12 +10,30 @@ from typing import Any
 import jax
 from jax._src import config
 
-# Later versions of JAX have a public way. The context is made once, because JAX traces each
-# function again that it traced before a context was made. In jax 0.6.2 the context manager of
-# `jax_pgle_profiling_runs` serves, which is private: the number is in the keys of JAX's caches,
-# and nothing reads it unless jax_enable_pgle is set.
-_context: Any = jax.make_user_context(None) if hasattr(jax, "make_user_context") else None
+# The number of `jax_pgle_profiling_runs` is in the keys of JAX's caches, and nothing else reads it
+# unless jax_enable_pgle is set. It is private. The public `jax.make_user_context` comes second:
+# once a context is made, JAX traces and compiles every function again that it compiled before.
 _numbers = itertools.count(1 << 20)
+
+
+@functools.cache
+def _user_context() -> Any:
+    """The one user context; None where this JAX has none."""
+    return jax.make_user_context(None) if hasattr(jax, "make_user_context") else None
+
+
+def _context() -> Any:
+    """What makes a context manager of a number.
+
+    Raises:
+        RuntimeError: jax_enable_pgle is set, and this JAX has no `jax.make_user_context`.
+    """
+    private = getattr(config, "pgle_profiling_runs", None)
+    if private is not None and not config.enable_pgle.value:
+        return private
+    if _user_context() is None:
+        raise RuntimeError("with jax_enable_pgle set, this needs a JAX that has user contexts")
+    return _user_context()
 
 
 class TraceKey:
@@ -25,12 +44,10 @@ class TraceKey:
     """
 
     def __init__(self) -> None:
-        if _context is None and config.enable_pgle.value:
-            raise RuntimeError("with jax_enable_pgle set, this needs a JAX that has user contexts")
+        self._context = _context()
         self._number = next(_numbers)
 
     def active(self) -> AbstractContextManager[Any]:
         """In the body, this thread traces under the key."""
-        context = config.pgle_profiling_runs if _context is None else _context
-        entered: AbstractContextManager[Any] = context(self._number)
+        entered: AbstractContextManager[Any] = self._context(self._number)
         return entered

@@ -94,7 +94,8 @@ class Applied:
         if program is None:
             with self._lock:
                 program = self._programs.get(key) or _Program(self._changed(args, kwargs))
-                self._programs[key] = program
+                if not program.is_of_outer_trace:
+                    self._programs[key] = program
         return program, leaves
 
     def _changed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -127,13 +128,43 @@ class _Program:
         self.call = call
         self.jitted = call.jitted()
         self._moved = [(i, leaf) for i, leaf in enumerate(call.arguments) if leaf.moved]
+        self._donated = frozenset(i for i, leaf in enumerate(call.arguments) if leaf.donated)
+
+    @property
+    def is_of_outer_trace(self) -> bool:
+        """Whether the step closes over values that exist in one outer trace only."""
+        return any(isinstance(each, jax.core.Tracer) for each in self.call.constants)
 
     def run(self, leaves: list[Any]) -> Any:
         """The outputs, as the step gives them."""
         for i, leaf in self._moved:
             leaves[i] = _put(leaves[i], leaf)
+        if self._donated:
+            _separate(leaves, self._donated)
         outputs = self.jitted(*self.call.constants, *leaves)
         return jax.tree.unflatten(self.call.out_tree, outputs)
+
+
+def _separate(leaves: list[Any], donated: frozenset[int]) -> None:
+    """Copy arrays that are donated and passed a second time, such as an average at its start.
+
+    XLA refuses a donated buffer that the call uses twice.
+    """
+    seen: set[int] = set()
+    arrays = (i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
+    for i in sorted(arrays, key=lambda i: i in donated):
+        buffer = _buffer(leaves[i])
+        if i in donated and buffer in seen:
+            leaves[i] = leaves[i].copy()
+        seen.add(buffer)
+
+
+def _buffer(array: Any) -> int:
+    """The address of an array's first buffer; of what has none, its id."""
+    try:
+        return int(array.addressable_data(0).unsafe_buffer_pointer())
+    except Exception:  # a tracer, PRNG keys, a deleted array, or no part of it here
+        return id(array)
 
 
 def _put(array: Any, leaf: Leaf) -> Any:

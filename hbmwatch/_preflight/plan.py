@@ -57,7 +57,8 @@ def plan(
         timeout_s: Seconds for each compile.
         memory_fraction: As for `fits`.
         on_try: Called with each change, as a sentence, and its verdict.
-        kwargs: Keyword arguments of the step.
+        kwargs: Keyword arguments of the step. Those with the name of a keyword of plan are passed
+            in the step: functools.partial(step, seconds=3).
 
     Raises:
         ValueError: As for `fits`; or the target has no known limit, and limit_bytes was not given.

@@ -23,6 +23,7 @@ _LEAST_GAIN = 0.03
 # How many of those that fit by assignment are compiled to the end, until one is accepted.
 _MOST_PROVED = 3
 _NO_TIME = "no time was left"
+INTERRUPTED = "interrupted"
 
 
 class Search:
@@ -50,7 +51,7 @@ class Search:
             self._find(base)
             self._prove(base)
         except KeyboardInterrupt:
-            self.error = "interrupted"
+            self.error = INTERRUPTED
 
     def _find(self, base: Tried) -> None:
         """One change that keeps the values; several; then changes with other values."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from hbmwatch._explain.failure import FailedCall
+
+if TYPE_CHECKING:
+    from hbmwatch._preflight.plans import Plan
 
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -27,14 +30,29 @@ def prover(seconds: float | None) -> Callable[[FailedCall], str] | None:
 
 
 def _proved(failed: FailedCall, seconds: float) -> str:
-    """The best change that a plan finds, or that it found none."""
-    from hbmwatch._preflight.plan import plan  # it loads what only a plan needs
+    """The best change that a plan finds, or that it found none.
+
+    Raises:
+        KeyboardInterrupt: The plan was interrupted; a note has what it had found.
+    """
+    # They load what only a plan needs.
+    from hbmwatch._preflight.plan import plan
+    from hbmwatch._preflight.planning import INTERRUPTED
 
     given = failed.given or shapes_of(failed.args, failed.kwargs)
     if failed.function_object is None or not jax.tree.leaves(given):
         return ""
     args, kwargs = given
     found = plan(failed.function_object, *args, seconds=seconds, **kwargs)
+    sentence = _sentence(found)
+    if found.error == INTERRUPTED:  # Ctrl-C asks the program to stop, and not only the plan
+        interrupt = KeyboardInterrupt()
+        interrupt.add_note(f"hbmwatch: plan: {sentence}")
+        raise interrupt
+    return sentence
+
+
+def _sentence(found: Plan) -> str:
     row = found.best or next((row for row in found.rows if row.fits), None)
     if row is None:
         ended = f"; the search ended early: {found.error}" if found.error else ""

@@ -343,6 +343,32 @@ def test_a_step_that_was_traced_before_gets_the_checkpoint_and_loses_it() -> Non
     assert seen + [checkpoints(step, *args)] == [0, 4, 0, 4, 0]
 
 
+@pytest.mark.parametrize("profiling", [False, True])
+def test_what_was_compiled_before_is_not_compiled_again(profiling: bool) -> None:
+    """Where jax_enable_pgle is set, JAX's user contexts are used, and JAX compiles it once more."""
+    if profiling and not hasattr(jax, "make_user_context"):
+        pytest.skip("this JAX has no user contexts")
+    traces: list[str] = []
+
+    @jax.jit
+    def other(x: Any) -> Any:
+        traces.append("other")
+        return x * 2
+
+    other(jnp.ones(3))
+    step = grads_of(layers_loss)
+    try:
+        jax.config.update("jax_enable_pgle", profiling)
+        changed = placed(step, candidates(step, *shapes(4))[0])
+        assert checkpoints(changed, *shapes(4)) == 4
+        assert checkpoints(step, *shapes(4)) == 0
+    finally:
+        jax.config.update("jax_enable_pgle", False)
+    other(jnp.ones(3))
+
+    assert traces in (["other"], ["other", "other"] if profiling else ["other"])
+
+
 def test_jax_is_as_it_was() -> None:
     """The functions of JAX are the same objects after each use, also after an error."""
     before = ad.linearize, source_info_util.current

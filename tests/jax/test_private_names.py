@@ -23,14 +23,19 @@ from hbmwatch._jax.lowering import LoweringDetails, lowering_details
 from tests.test_layers import MODULES, foreign_private_names
 
 X = jnp.ones(4)
-LOWERED = jax.jit(lambda x, unused: {"y": x + 1}).lower(X, X)
+TRACED: Any = jax.jit(lambda x, unused: {"y": x + 1}).trace(X, X)
+LOWERED = TRACED.lower()
 COMPILED = LOWERED.compile()
 COMPILED(X, X)
 EQUATION: Any = jax.make_jaxpr(lambda x: x + 1)(X).jaxpr.eqns[0]
 
 # Names that not every supported version has: jax 0.7 moved the devices.
 MOVED = jax.__version_info__ >= (0, 7)
-ABSENT = {"compile_args['device_assignment']" if MOVED else "MeshComputation._device_list"}
+ABSENT = (
+    {"compile_args['device_assignment']", "Traced._args_flat"}
+    if MOVED
+    else {"MeshComputation._device_list", "Traced._consts"}
+)
 
 
 def module(name: str) -> Any:
@@ -92,6 +97,9 @@ NAMES: dict[str, Callable[[], object]] = {
     "_ProfileState.lock": lambda: module("jax._src.profiler")._profile_state.lock,
     "_ProfileState.reset": lambda: module("jax._src.profiler")._profile_state.reset,
     "compiler.compile_or_get_cached": lambda: module("jax._src.compiler").compile_or_get_cached,
+    "Traced._consts": lambda: TRACED._consts,
+    "Traced._args_flat": lambda: TRACED._args_flat,
+    "Traced._num_consts": lambda: TRACED._num_consts,
     "Traced.lower": lambda: jax.stages.Traced.lower,
     "PjitFunction._jit_info": lambda: jit_info(),
     "PjitInfo.static_argnums": lambda: jit_info().static_argnums,

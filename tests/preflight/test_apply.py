@@ -148,6 +148,41 @@ def test_a_transformer_trains_sharded_over_four_devices() -> None:
     np.testing.assert_allclose(losses, expected(), rtol=1e-4)
 
 
+def test_an_array_that_is_passed_twice_can_be_donated() -> None:
+    """An average starts as the parameters: one buffer, as one object or two."""
+
+    def step(params: Any, average: Any) -> Any:
+        return params * 0.5, average * 0.5 + params
+
+    both = Donate(what="", code="", arguments=(0, 1))
+    one = Donate(what="", code="", arguments=(1,))
+    for edit in (both, one):
+        changed = apply(jax.jit(step), (edit,))
+        for is_same_object in (True, False):
+            params = jnp.full(8, 2.0)
+            average = params if is_same_object else jax.device_put(params, params.sharding)
+            made = changed(params, average)
+            np.testing.assert_array_equal(jnp.stack(made), [[1.0] * 8, [3.0] * 8])
+            assert params.is_deleted() == (edit is both)
+
+
+def test_a_step_may_close_over_values_of_an_outer_trace() -> None:
+    """The changed step is a part of a larger jitted function, and is traced for each of them."""
+
+    @jax.jit
+    def outer(x: Any, scale: Any) -> Any:
+        def step(x: Any) -> Any:
+            return jnp.tanh(x @ x.T * scale).sum(0)
+
+        call = call_of(step, (x,), {}, None)
+        return apply(step, (first_edit("pieces", call),))(x)
+
+    x = jnp.arange(256.0).reshape(64, 4) / 256
+
+    for scale in (1.0, 3.0):
+        np.testing.assert_allclose(outer(x, scale), jnp.tanh(x @ x.T * scale).sum(0), rtol=1e-6)
+
+
 def test_the_signature_and_the_static_arguments_stay() -> None:
     """Positions, names, defaults and static arguments are those of the step."""
 

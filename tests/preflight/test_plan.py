@@ -159,6 +159,17 @@ def test_an_error_of_the_caller_ends_the_plan() -> None:
         plan(STEP, *shapes(arguments()), limit_bytes=2 * MIB, on_try=fail)
 
 
+@pytest.mark.slow
+def test_a_step_may_have_a_keyword_of_plan() -> None:
+    """It is passed in the step."""
+    step = jax.jit(lambda x, seconds: x * seconds, static_argnames="seconds")
+    given = functools.partial(step, seconds=3)
+    answer = plan(given, X, limit_bytes=GIB)
+
+    assert answer.before.fits
+    assert float(answer.apply(given)(jnp.ones(()))) == 3.0
+
+
 def test_without_time_nothing_is_tried() -> None:
     """The step as it is has no verdict, and each change says that there was no time."""
     answer = plan(STEP, *shapes(arguments()), limit_bytes=2 * MIB, seconds=0)

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from hbmwatch import HbmOomError, watch_hbm
+from hbmwatch._preflight.tries import Tried, Tries
 from tests.programs import devices
 
 
@@ -56,6 +57,29 @@ def test_without_it_the_report_says_how_to_ask(tmp_path: Any) -> None:
     assert (
         last_line(step) == "hbmwatch.plan(decay, ...) looks for a change with which the step fits"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+def test_ctrl_c_ends_the_program_and_not_only_the_plan(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever catches the OOM, to go on with a smaller batch, does not catch the interrupt."""
+    real = Tries.keep
+
+    def interrupted(self: Tries, tried: Tried) -> Tried:
+        real(self, tried)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tries, "keep", interrupted)  # a stub in place of the user's key
+    one = SingleDeviceSharding(devices("tpu")[0])
+    step = watch_hbm(decay, logdir=tmp_path, prove=60, out_shardings=one)
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        lowered(step).compile()
+
+    (note,) = stopped.value.__notes__
+    assert note.startswith("hbmwatch: plan: donation fits v5e:1x1: needs 10.00 GiB")
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "60"])

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from hbmwatch._jax.jit_options import JitOptions, jit_options
 from hbmwatch._jax.lowered import call_info
-from hbmwatch._jax.lowering import lowering_details
+from hbmwatch._jax.lowering import closed_over, lowering_details
 from hbmwatch._jax.request import lowerable, traced_for
 from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, shape_of, typed
 
@@ -38,28 +38,31 @@ def call_of(
         raise TypeError("the step is not compiled by jax.jit, so there is no jaxpr to change")
     options = jit_options(step)
     details = lowering_details(lowered)
-    avals = tuple(traced.jaxpr.in_avals)
+    constants = closed_over(traced)
+    avals = tuple(traced.jaxpr.in_avals)[len(constants) :]
+    shardings = () if constants else details.in_shardings
     return Call(
         name=str(traced.fun_name),
         jaxpr=traced.jaxpr,
-        arguments=_arguments(traced, lowered, details.in_shardings),
+        arguments=_arguments(avals, lowered, shardings),
         outputs=_outputs(traced, lowered, details.out_shardings),
         out_tree=jax.tree.structure(traced.out_info),
         platform=platform,
         devices=details.devices,
         compiler_options=options.compiler_options if options is not None else {},
+        constants=constants,
         given=_Given(step, args, kwargs, platform, options, avals),
-        lowered=lowered,
+        lowered=None if constants else lowered,
     )
 
 
-def _arguments(traced: Any, lowered: Any, shardings: Sequence[Any]) -> tuple[Leaf, ...]:
+def _arguments(avals: Sequence[Any], lowered: Any, shardings: Sequence[Any]) -> tuple[Leaf, ...]:
     """The flat arguments; the shardings are those of the arguments that the program takes."""
     infos, given = call_info(lowered).arguments, iter(shardings)
     by_leaf = [next(given, None) if info.used else None for info in infos]
     return tuple(
         Leaf(info.path, typed(aval, _known(sharding)), info.donated)
-        for info, aval, sharding in zip(infos, traced.jaxpr.in_avals, by_leaf, strict=True)
+        for info, aval, sharding in zip(infos, avals, by_leaf, strict=True)
     )
 
 
