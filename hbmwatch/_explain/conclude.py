@@ -11,7 +11,9 @@ from hbmwatch._findings.rank import find_findings
 from hbmwatch._findings.verdict import verdict
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._report.report import OomReport
+from hbmwatch._xla.peak import other_ops
 from hbmwatch._xla.program import Program
 
 
@@ -34,6 +36,8 @@ def add_findings(
     attempt, failed = problems.try_or_default, list[Exception]()
     facts = ProgramFacts(program, summary, report.message, call, report.device)
     summary = attempt("buffer roles", summary, with_roles, facts)
+    others = attempt("buffers at other program points", None, _other_ops, facts)
+    summary = dataclasses.replace(summary, other_ops=others)
     findings = attempt("findings", (), find_findings, facts, failed)
     if report.program_is_guess:  # and with it all that its figures say
         findings = tuple(dataclasses.replace(found, certainty="hint") for found in findings)
@@ -47,3 +51,9 @@ def add_findings(
         findings=findings,
         verdict=told,
     )
+
+
+def _other_ops(facts: ProgramFacts) -> tuple[PeakOp, ...]:
+    """The buffers that are live at other program points only, with their roles."""
+    others = dataclasses.replace(facts.summary, ops=other_ops(facts.program))
+    return with_roles(dataclasses.replace(facts, summary=others)).ops

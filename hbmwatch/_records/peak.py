@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from hbmwatch._records import text
@@ -13,6 +13,8 @@ from hbmwatch._records.sizes import format_size
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+MOST_OTHER_OPS = 10_000  # it bounds the time and the size of a report on a very long program
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +45,9 @@ class PeakSummary:
         fragmentation_bytes: total_allocation_bytes - peak_bytes.
         ops: The buffers live at the peak, in program order; their sizes sum to peak_bytes. The
             last row combines all buffers smaller than 16 KiB; its instruction is "".
+        other_ops: The buffers of 16 KiB or more that are live at other program points only, in
+            program order, the MOST_OTHER_OPS largest of them; None if unknown. They do not count
+            for equality.
     """
 
     __module__ = "hbmwatch"
@@ -61,6 +66,7 @@ class PeakSummary:
     total_allocation_bytes: int
     fragmentation_bytes: int
     ops: tuple[PeakOp, ...]
+    other_ops: tuple[PeakOp, ...] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         size = f"{format_size(self.peak_bytes)} of {text.memory_space_name(self.memory_space)}"
@@ -134,5 +140,5 @@ class PeakSummary:
 
 def _values(summary: PeakSummary) -> list[Any]:
     """The fields that count for equality, the array as a list."""
-    named = ((f.name, getattr(summary, f.name)) for f in fields(PeakSummary))
+    named = ((f.name, getattr(summary, f.name)) for f in fields(PeakSummary) if f.compare)
     return [value.tolist() if name == "heap_bytes" else value for name, value in named]

@@ -6,7 +6,9 @@ every section of that; without a script the page shows the report as text.
 
 from __future__ import annotations
 
+import base64
 import string
+import zlib
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 
 _NOTEBOOK_BUFFERS = 2000
 _NOTEBOOK_HEIGHT = 760
+_PLAIN_DATA = 2**20  # what is longer is deflated, to a third or less
 # Each module imports only earlier ones, so that they can stand in one script in this order.
 SCRIPTS = (
-    "format names dom roles report buffers inspector curve chart treemap table tools explorer "
-    "budget sections main"
+    "format names dom roles report buffers groups view inspector curve chart moment treemap flame "
+    "map table copy tools address print marks explorer budget sections main"
 ).split()
 
 
@@ -40,8 +43,16 @@ def page(report: ReportData, most: int | None = None) -> str:
         style=style,
         script=script,
         text=escape(safe(report_text(report))),
-        data=data_json(page_data(report, most)),
+        data=_data_element(data_json(page_data(report, most))),
     )
+
+
+def _data_element(text: str) -> str:
+    """The element with the page's data, deflated if it is large."""
+    if len(text) <= _PLAIN_DATA:
+        return f'<script type="application/json" id="data">{text}</script>'
+    packed = base64.b64encode(zlib.compress(text.encode("ascii"), 1)).decode("ascii")
+    return f'<script type="text/plain" id="data">{packed}</script>'
 
 
 def notebook(report: ReportData) -> str:

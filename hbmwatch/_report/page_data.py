@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from hbmwatch._records.peak import MOST_OTHER_OPS
 from hbmwatch._records.roles import ROLES, role_of
 from hbmwatch._records.text import clean
 from hbmwatch._report.json import fingerprint, report_dict
@@ -45,7 +46,7 @@ def page_data(report: ReportData, most: int | None = None) -> dict[str, Any]:
     without_ops = dataclasses.replace(
         report,
         message=dataclasses.replace(message, ops=()),
-        summary=None if summary is None else dataclasses.replace(summary, ops=()),
+        summary=None if summary is None else dataclasses.replace(summary, ops=(), other_ops=None),
     )
     words = {
         "title": _title(report),
@@ -55,8 +56,9 @@ def page_data(report: ReportData, most: int | None = None) -> dict[str, Any]:
         "fingerprint": fingerprint(report),
     }
     ops = message.ops if summary is None else summary.ops
+    others = None if summary is None else summary.other_ops
     data: dict[str, Any] = safe({**report_dict(without_ops), "page": words})
-    return {**data, "buffers": _buffers(ops, most)}
+    return {**data, "buffers": _buffers(ops, others, most)}
 
 
 def safe(value: Any) -> Any:
@@ -92,21 +94,30 @@ def _figures(report: ReportData) -> list[dict[str, Any]]:
     ]
 
 
-def _buffers(ops: Sequence[PeakOp], most: int | None) -> dict[str, Any]:
-    """The buffers, with the totals of all of them by role."""
-    op_roles = [role_of(op) for op in ops]
+def _buffers(
+    ops: Sequence[PeakOp], others: Sequence[PeakOp] | None, most: int | None
+) -> dict[str, Any]:
+    """The buffers at the peak, then others, with the totals at the peak by role."""
     sizes: dict[str, int] = {}
-    for op, role in zip(ops, op_roles, strict=True):
+    for op in ops:
+        role = role_of(op)
         sizes[role] = sizes.get(role, 0) + op.size_bytes
+    at_peak = [ops[i] for i in _largest(ops, most)]
+    left = None if most is None else most - len(at_peak)
+    later = [] if others is None else [others[i] for i in _largest(others, left)]
+    is_complete = others is not None and len(others) < MOST_OTHER_OPS
+    kept = [*at_peak, *later]
+    op_roles = [role_of(op) for op in kept]
     order = {role: n for n, role in enumerate(ROLES)}
-    roles = sorted(sizes, key=lambda role: order.get(role, len(order)))
+    roles = sorted({*sizes, *op_roles}, key=lambda role: order.get(role, len(order)))
     numbers = {role: n for n, role in enumerate(roles)}
-    kept = _largest(ops, most)
-    shown = [{"name": r, "meaning": ROLES.get(r, ""), "bytes": sizes[r]} for r in roles]
+    shown = [{"name": r, "meaning": ROLES.get(r, ""), "bytes": sizes.get(r, 0)} for r in roles]
     return {
-        **_columns([ops[i] for i in kept]),
-        "role": [numbers[op_roles[i]] for i in kept],
+        **_columns(kept),
+        "role": [numbers[role] for role in op_roles],
         "roles": safe(shown),
+        "peak_count": len(at_peak),
+        "complete": is_complete and len(kept) == len(ops) + len(others or ()),
         "op_count": len(ops),
         "op_bytes": sum(sizes.values()),
     }
@@ -117,7 +128,7 @@ def _largest(ops: Sequence[PeakOp], most: int | None) -> Sequence[int]:
     numbers = range(len(ops))
     if most is None or len(ops) <= most:
         return numbers
-    return sorted(sorted(numbers, key=lambda i: -ops[i].size_bytes)[:most])
+    return sorted(sorted(numbers, key=lambda i: -ops[i].size_bytes)[: max(0, most)])
 
 
 def _frames(op: PeakOp) -> tuple[str, ...]:

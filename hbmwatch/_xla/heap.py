@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -56,11 +57,14 @@ class Replay(NamedTuple):
         live: The buffers live at the peak, in order of allocation, as (the canonical buffer, which
             owns the memory; the buffer that uses the memory at that time).
         spans: The events at which a buffer is allocated and freed, by its id.
+        others: The buffers that use memory at other times only, in order of allocation, with the
+            events at which that begins and ends.
     """
 
     sizes: list[int]
     live: list[tuple[Buffer, Buffer]]
     spans: dict[int, tuple[int, int]]
+    others: list[tuple[Buffer, int, int]]
 
 
 def replay(program: Program, events: Sequence[HeapEvent]) -> Replay:
@@ -82,7 +86,7 @@ def replay(program: Program, events: Sequence[HeapEvent]) -> Replay:
             f"not one"
         )
     peak = sizes.index(max(sizes)) if sizes else 0
-    return Replay(sizes, heap.live_before(peak), heap.spans)
+    return Replay(sizes, heap.live_before(peak), heap.spans, heap.not_live_before(peak))
 
 
 class _Heap:
@@ -141,6 +145,29 @@ class _Heap:
             else:
                 live[owner] = user
         return [(self.buffers[owner], self.buffers[user]) for owner, user in live.items()]
+
+    def not_live_before(self, position: int) -> list[tuple[Buffer, int, int]]:
+        """The uses of memory that is free before an event: buffer, first and last event.
+
+        XProf ends the span of a buffer that uses another's freed memory when that buffer is freed,
+        even if a third one still uses the memory: what is left of the use counts as one of its own.
+        """
+        begun: dict[int, tuple[int, int]] = {}
+        uses: list[tuple[int, int, int]] = []
+        for event, owner, user in self.changes:
+            if user is not None:
+                begun[owner] = user, event
+            elif owner in begun:
+                uses.append((*begun.pop(owner), event))
+        uses += [(user, event, self.last + 1) for user, event in begun.values()]
+        others = []
+        for user, start, end in sorted(uses, key=operator.itemgetter(1)):
+            spanned = self.spans[user][1]
+            if not start < position <= end:
+                others.append((self.buffers[user], start, end))
+            elif spanned < min(end, self.last):
+                others.append((self.buffers[user], spanned, end))
+        return others
 
     def _canonical_buffer(self, buffer: int) -> int:
         """The buffer that owns the memory of a buffer."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.peak import MOST_OTHER_OPS, PeakSummary
 from hbmwatch._records.peak_op import Kind, PeakOp
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.frames import user_frame
@@ -72,6 +72,23 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
         total_allocation_bytes=total_bytes,
         fragmentation_bytes=total_bytes - peak_bytes if heap.sizes else 0,
         ops=_rows(program, live, shapes, heap.spans, memory_space),
+    )
+
+
+def other_ops(program: Program, memory_space: str = "hbm") -> tuple[PeakOp, ...]:
+    """The buffers that are live at other program points only; see PeakSummary.other_ops.
+
+    Raises:
+        ProfileError: The heap trace is inconsistent.
+    """
+    heap = replay(program, heap_trace(program, memory_color(memory_space)))
+    large = [row for row in heap.others if row[0].proto.size >= SMALL_BYTES]
+    if len(large) > MOST_OTHER_OPS:
+        least = sorted(row[0].proto.size for row in large)[-MOST_OTHER_OPS]
+        large = [row for row in large if row[0].proto.size >= least][:MOST_OTHER_OPS]
+    shapes: _Shapes = {}
+    return tuple(
+        _row(program, buffer, shapes, (start, end), memory_space) for buffer, start, end in large
     )
 
 

@@ -12,6 +12,12 @@ import pytest
 from hbmwatch import OomReport
 from tests.report.pages import Show
 
+# The data of a large report is inflated first.
+_UNTIL_SHOWN = """
+const shown = (done) => document.querySelector("#report h1") ? done() : setTimeout(shown, 5, done);
+shown(arguments[0]);
+"""
+
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
@@ -44,14 +50,18 @@ def browser() -> Iterator[Any]:
 def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
     """Opens a report; afterwards the console must be empty and nothing loaded from elsewhere."""
 
-    def opened(report: OomReport, dark: bool = False, phone: bool = False) -> Any:
+    def opened(
+        report: OomReport, dark: bool = False, phone: bool = False, address: str = ""
+    ) -> Any:
         screen = {"width": 390, "height": 844} if phone else {"width": 1280, "height": 900}
         metrics = {**screen, "deviceScaleFactor": 1, "mobile": phone}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        browser.get("about:blank")  # another address of an open page would not load it again
         report.save_html(tmp_path / "report.html")
-        browser.get((tmp_path / "report.html").as_uri())
+        browser.get((tmp_path / "report.html").as_uri() + address)
+        browser.execute_async_script(_UNTIL_SHOWN)
         return browser
 
     yield opened

@@ -71,6 +71,7 @@ REPORT = OomReport(
             "derived",
             "https://docs.jax.dev/en/latest/buffer_donation.html",
             "a smaller batch",
+            buffers=("late", "layer_2/same"),
         ),
     ),
     verdict="This frees up to 512 MiB; 133 MiB is needed: enough.",
@@ -95,8 +96,10 @@ def names(browser: Any) -> list[str]:
 
 
 def click(browser: Any, selector: str) -> None:
-    """Click an element."""
-    browser.find_element("css selector", selector).click()
+    """Click an element, in the middle of the window: a part of the page stays at its top."""
+    element = browser.find_element("css selector", selector)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    element.click()
 
 
 def hover(browser: Any, selector: str) -> None:

@@ -76,6 +76,7 @@ for _record in (
     _SPECIAL[f"{_record.__name__} | None"] = st.none() | _SPECIAL[_record.__name__]
     _several = st.lists(_SPECIAL[_record.__name__], max_size=2).map(tuple)
     _SPECIAL[f"tuple[{_record.__name__}, ...]"] = _several
+    _SPECIAL[f"tuple[{_record.__name__}, ...] | None"] = st.none() | _several
 
 # Large records on a busy machine: the time of a draw says nothing.
 any_report = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,29 @@ import hbmwatch
 from tests.report.pages import REPORT, Show, click, hover
 
 PACKAGE = Path(hbmwatch.__file__).parent
-# What a reader does, as the keys that a table gets and the elements that get a click.
-KEYS = (
-    "\ue015\ue013\ue00f\ue00e\ue010\ue011\ue00c"  # down, up, page down, page up, end, home, escape
-)
+# What a reader does, as the keys that an element gets and the elements that get a click.
+MOVES = "\ue015\ue013\ue00f\ue00e\ue010\ue011"  # down, up, page down, page up, end, home
+ESCAPE = "\ue00c"
 CLICKS = (
     "th[data-key=padding] button", "th[data-key=lifetime] button", "th[data-key=order] button",
     ".chip", ".chip", "#fold", "#fold", "#table tr[data-id] td", "#map rect[data-i='2']",
+    ".marks", ".marks", "#copy-text", "#copy-csv",
 )  # fmt: skip
+GROUPINGS = ("line", "function", "path", "shape", "layer", "role")
 
 # A label that a reader sees or hears -> the file that makes the control and listens to it.
 CONTROLS = {
     "Skip to the buffers": "main.mjs",
     "Memory over the program": "chart.mjs",
-    "Roles to show": "tools.mjs",
+    "Groups to show": "tools.mjs",
+    "Group by ": "tools.mjs",
+    "Mark its buffers": "sections.mjs",
+    "Copy as CSV": "copy.mjs",
+    "Back to the peak": "chart.mjs",
     "Filter by name, line, shape": "tools.mjs",
     "equal buffers in one row": "tools.mjs",
     "arrow keys move": "table.mjs",
-    "as areas, by role": "treemap.mjs",
+    "as areas, by group": "map.mjs",
     "Stack, innermost first": "inspector.mjs",
     "No buffer matches.": "inspector.mjs",
 }
@@ -53,19 +59,31 @@ def test_every_function_is_called(show: Show, browser: Any) -> None:
     """No function of the script is without use, and none fails where it is called."""
     browser.execute_cdp_cmd("Profiler.enable", {})
     browser.execute_cdp_cmd("Profiler.startPreciseCoverage", {"callCount": True})
-    show(REPORT)
+    # So much data that it is deflated.
+    show(dataclasses.replace(REPORT, notes=("x" * 20_000,) * 60))
     hover(browser, "#chart")
     hover(browser, "#map rect[data-i='3']")
+    hover(browser, ".findings li")
     for selector in CLICKS:
         click(browser, selector)
-    browser.find_element("id", "table").send_keys(KEYS)
+    for grouping in GROUPINGS:
+        browser.find_element("css selector", f"#by option[value={grouping}]").click()
+        for selector in ("table", "map", "chart"):
+            browser.find_element("id", selector).send_keys(MOVES)
+        browser.find_element("id", "map").send_keys("\ue007" + ESCAPE)  # enter
+    browser.execute_script("location.hash = '#at=3&in=outputs'")
     browser.execute_script("document.getElementById('scroll').dispatchEvent(new Event('scroll'))")
     browser.execute_script("document.querySelector('.close').click()")
+    click(browser, "#back")
+    browser.find_element("id", "map").send_keys(MOVES[-1] + "\ue007")
+    click(browser, "#way button")
+    browser.execute_cdp_cmd("Page.printToPDF", {})
     browser.find_element("id", "filter").send_keys("none such")
+    browser.execute_script("dispatchEvent(new Event('resize'))")
     called = called_functions(browser)
     browser.execute_cdp_cmd("Profiler.stopPreciseCoverage", {})
 
-    assert len(called) > 80
+    assert len(called) > 150
     assert [name for name, is_called in called.items() if not is_called] == []
 
 

@@ -18,9 +18,9 @@ function behind(e) {
   }
   return 'rgb(255, 255, 255)';
 }
-function tileOf(e) {
-  for (; e.tagName !== 'rect';) e = e.previousElementSibling;
-  return e;
+function hex(e) {  // of a label in the chart: the color of its band
+  const parts = getComputedStyle(e).getPropertyValue('--role').match(/\\w\\w/g);
+  return `rgb(${parts.map((part) => parseInt(part, 16))})`;
 }
 const low = [];
 for (const e of document.querySelectorAll('body *')) {
@@ -29,13 +29,10 @@ for (const e of document.querySelectorAll('body *')) {
   const style = getComputedStyle(e);
   const tile = e.closest('#map') && !e.classList.contains('off');
   const ink = light(e.closest('svg') ? style.fill : style.color);
-  const fills = tile
-    ? [getComputedStyle(tileOf(e)).fill]
-    : [behind(e)];
-  for (const fill of fills) {
-    const [a, b] = [ink, light(fill)].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) low.push(`${e.textContent}: ${style.color} on ${fill}`);
-  }
+  const fill = tile ? getComputedStyle(e.parentElement.firstChild).fill
+    : e.classList.contains('band-label') ? hex(e) : behind(e);
+  const [a, b] = [ink, light(fill)].sort((x, y) => y - x);
+  if ((a + 0.05) / (b + 0.05) < 4.5) low.push(`${e.textContent}: ${style.color} on ${fill}`);
 }
 return low;
 """

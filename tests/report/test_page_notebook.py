@@ -34,6 +34,6 @@ def test_a_notebook_gets_the_largest_buffers_only(browser: Any, tmp_path: Path) 
     html = OomReport(MESSAGE, peak(ops))._repr_html_()
     assert "op2999" in html and "op999&quot;" not in html
     open_in_a_frame(browser, tmp_path, html)
-    assert texts(browser, "#h-buffers + p") == ["the 2,000 largest of 3,000"]
-    assert texts(browser, "#count") == ["2,000 buffers, 3.82 TiB"]
+    assert texts(browser, "#h-buffers + p") == ["the 2,000 largest of 3,000 at the peak"]
+    assert texts(browser, "#count") == ["2,000 buffers and the rest, 4.29 TiB"]
     browser.switch_to.default_content()

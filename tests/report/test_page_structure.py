@@ -75,7 +75,8 @@ def test_the_page_has_the_words_of_the_text(show: Show) -> None:
     (title,) = texts(browser, "h1")
     assert text.startswith(f"hbmwatch: {title}\n  needs 2.13 GiB per device; 2.00 GiB available; ")
     assert "\n  What to try first\n    1. donate params (frees up to 512 MiB)\n" in text
-    assert texts(browser, ".findings .saves") == ["frees up to 512 MiB"]
+    saves = "frees up to 512 MiB128 MiB is needed: enough by itself"
+    assert texts(browser, ".findings .saves") == [saves]
     assert texts(browser, ".verdict") == [REPORT.verdict]
     assert f"\n    {REPORT.verdict}\n" in text
     assert "\n  Largest buffers at the peak\n" in text
@@ -158,11 +159,22 @@ def test_sizes_of_every_magnitude_are_drawn(show: Show, report: OomReport) -> No
 
 
 def test_the_treemaps_areas_are_the_sizes(show: Show) -> None:
-    """Each tile's share of the map is its buffer's share of the peak."""
-    areas = show(REPORT).execute_script(
-        "return [...document.querySelectorAll('#map rect[data-i]')].map((r) =>"
-        "[+r.dataset.i, r.width.baseVal.value * r.height.baseVal.value])"
+    """Each group's share of the map, its header included, is its share of the peak; each tile's
+    share of its group is its buffer's."""
+    tiles = show(REPORT).execute_script(
+        "return [...document.querySelectorAll('#map rect')].map((r) =>"
+        "[r.dataset.group, r.dataset.i ?? '', r.width.baseVal.value * r.height.baseVal.value])"
     )
-    whole = sum(area for _, area in areas)
-    shares = {int(i): area / whole for i, area in areas}
-    assert shares == pytest.approx({i: op.size_bytes / PEAK for i, op in enumerate(OPS)}, abs=1e-3)
+    groups: dict[str, float] = {}
+    for group, _, area in tiles:
+        groups[group] = groups.get(group, 0) + area
+    whole = sum(groups.values())
+    buffers = {int(i): (group, area) for group, i, area in tiles if i}
+    for group, area in groups.items():
+        inside = {i: tile for i, (own, tile) in buffers.items() if own == group}
+        size = sum(OPS[i].size_bytes for i in inside)
+        assert area / whole == pytest.approx(size / PEAK, abs=1e-3)
+        shares = {i: tile / sum(inside.values()) for i, tile in inside.items()}
+        expected = {i: OPS[i].size_bytes / size for i in inside}
+        assert shares == pytest.approx(expected, abs=1e-3)
+    assert len(buffers) == len(OPS)

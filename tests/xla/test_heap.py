@@ -20,7 +20,7 @@ SIZES = {1: 100, 2: 200, 3: 50}
 def heap_of(*events: tuple[int, ...]) -> tuple[list[int], list[tuple[str, str]], dict[int, str]]:
     """The sizes, the live buffers as (owner, user), and the spans that a trace of SIZES gives."""
     program = made({"buffers": SIZES}, traces=(events,))
-    sizes, live, spans = replay(program, heap_trace(program, MemoryColor.HBM))
+    sizes, live, spans, _ = replay(program, heap_trace(program, MemoryColor.HBM))
     names = [(owner.instruction.name, user.instruction.name) for owner, user in live]
     return sizes, names, {buffer: f"{start}-{end}" for buffer, (start, end) in spans.items()}
 
@@ -78,6 +78,18 @@ def test_a_heap_trace_is_run_through(
 ) -> None:
     """Bytes before each event, what is live at the first maximum, and each buffer's lifetime."""
     assert heap_of(*events) == (sizes, live, spans)
+
+
+def test_what_is_not_live_at_the_peak_has_the_time_of_its_memory() -> None:
+    """A buffer freed before the peak, one made after it, and a use that outlives its span."""
+    reused = ((ALLOC, 1), (FREE, 1), (SHARE, 3, 1), (ALLOC, 2), (SHARE, 4, 3), (FREE, 3))
+    events = (*reused, (FREE, 2), (FREE, 4), (ALLOC, 2))
+    program = made({"buffers": SIZES | {4: 10}}, traces=(events,))
+    found = replay(program, heap_trace(program, MemoryColor.HBM))
+
+    assert found.sizes == [0, 100, 0, 100, 300, 300, 300, 100, 0, 200]
+    others = [(buffer.instruction.name, start, end) for buffer, start, end in found.others]
+    assert others == [("i1", 0, 1), ("i3", 5, 7), ("i2", 8, 9)]
 
 
 @pytest.mark.parametrize(

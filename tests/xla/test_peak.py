@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hbmwatch._xla.peak import caveats, peak_summary
+from hbmwatch._xla.peak import caveats, other_ops, peak_summary
 from hbmwatch._xla.shardings import tiles
+from hbmwatch._xla.terms import SMALL_BYTES
 from hbmwatch._xla.types import PrimitiveType
 from tests import programs
 from tests.xla.support import GIB, MIB, SPACES, changed, made, no_trace, peak_of
@@ -36,6 +37,24 @@ def test_the_rows_sum_to_the_peak_in_every_space(name: str) -> None:
     summaries = [peak_summary(program, space) for space in SPACES]
     expected = [summary.peak_bytes for summary in summaries]
     assert expected == [sum(op.size_bytes for op in summary.ops) for summary in summaries]
+
+
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+@pytest.mark.parametrize("platform", programs.PLATFORMS)
+def test_the_buffers_of_all_points_sum_to_the_heap(name: str, platform: str) -> None:
+    """At each point but the last, what is live has the heap's bytes but for small buffers."""
+    program = programs.compiled(name, platform).program
+    summary = peak_summary(program)
+    points = len(summary.heap_bytes)
+    listed = np.zeros(points + 2, dtype=np.int64)
+    for op in (*summary.ops, *other_ops(program)):
+        if op.instruction:
+            listed[0 if op.start is None else op.start + 1] += op.size_bytes
+            listed[points if op.end is None else op.end + 1] -= op.size_bytes
+    # At the last point a buffer that the last event frees, and one that stays, look the same.
+    rest = (summary.heap_bytes - listed.cumsum()[:points])[:-1]
+    assert (rest >= 0).all()
+    assert rest.max(initial=0) < max(64 * SMALL_BYTES, 0.01 * summary.peak_bytes)
 
 
 @pytest.mark.tpu

@@ -36,7 +36,8 @@ function limitMarks(limit, total, whole) {
 
 /** What the colors stand for, and how much each role is. */
 function key(roles, whole) {
-  const rows = roles.map(({ name, meaning, bytes }) => make(
+  const live = roles.filter(({ bytes }) => bytes > 0);
+  const rows = live.map(({ name, meaning, bytes }) => make(
     "li", { class: colorOf(name), title: meaning },
     make("span", { class: "dot" }), `${name} `,
     make("b", { class: "number" }, formatSize(bytes)), " ",
@@ -51,7 +52,8 @@ export function budget({ buffers, limit, page }) {
   const total = Math.max(live, page.needed_bytes ?? 0);
   const whole = Math.max(total, limit ?? 0);
   if (!roles.length || !total) return [];
-  const svg = picture(roles.map(({ name, bytes }) => `${name} ${formatSize(bytes)}`).join(", "));
+  const known = roles.filter(({ bytes }) => bytes > 0);
+  const svg = picture(known.map(({ name, bytes }) => `${name} ${formatSize(bytes)}`).join(", "));
   svg.append(draw("rect", { class: "track", width: "100%", height: HEIGHT }));
   let start = 0;
   for (const { name, bytes } of roles) {

@@ -1,70 +1,116 @@
-// The buffers, and rows of equal ones.
+// The buffers, which of them are live at a program point, and rows of equal ones.
 
-import { bufferName, SMALL_BUFFERS, unnumbered } from "./names.mjs";
+import { bufferName, SMALL_BUFFERS, UNLISTED_BUFFERS, unnumbered } from "./names.mjs";
 
-/** Add to the packed columns what rows, chart and table ask of a buffer, by its number. */
-export function readBuffers(packed, points) {
-  const { start, end, size_bytes, unpadded_bytes } = packed;
-  const text = (column, i) => packed.strings[packed[column][i]];
-  const from = (i) => (start[i] === null ? 0 : Math.min(start[i] + 1, points - 1));
-  const until = (i) => (end[i] === null || end[i] >= points - 2 ? points - 1 : end[i]);
+const SEARCHED = ["op_name", "instruction", "shape", "source", "kind"];
+
+/** The role of the bytes that no listed buffer has, as a number; it is added if it is new. */
+function roleOfRest(roles, complete) {
+  const name = complete ? "small buffers" : "not listed";
+  const known = roles.findIndex((role) => role.name === name);
+  if (known >= 0) return known;
+  const meaning = complete ? "all buffers smaller than 16 KiB" : "buffers that are not listed here";
+  return roles.push({ name, meaning, bytes: 0 }) - 1;
+}
+
+/**
+ * Add to the packed columns what rows, chart and table ask of a buffer, by its number. The first
+ * `peak_count` are those at the peak. The last number, `rest`, stands for all that is not listed:
+ * `restAt` sets its size for a program point.
+ */
+export function readBuffers(packed, heap = [], peak = 0) {
+  const { start, end, unpadded_bytes } = packed;
+  const [rest, points] = [packed.size_bytes.length, heap.length];
+  const size_bytes = Float64Array.from([...packed.size_bytes, 0]);
+  const roles = [...packed.roles];
+  const restRole = roleOfRest(roles, packed.complete);
+  const text = (column, i) => (i === rest ? "" : packed.strings[packed[column][i]]);
+  const from = (i) => ((start[i] ?? null) === null ? 0 : Math.min(start[i] + 1, points - 1));
+  const until = (i) =>
+    ((end[i] ?? null) === null || end[i] >= points ? points - 1 : end[i]);
+  const roleNumber = (i) => (i === rest ? restRole : packed.role[i]);
+  const small = packed.complete ? SMALL_BUFFERS : UNLISTED_BUFFERS;
   return {
-    ...packed,
-    count: size_bytes.length,
-    points,
-    text,
+    ...packed, size_bytes, roles, count: rest, rest, points, heap, peak, text, roleNumber,
     from, // the first program point at which the buffer is in the heap
     until, // the last one
-    lifetime: (i) => (points ? until(i) - from(i) + 1 : 0),
+    lifetime: (i) => (points && i !== rest ? until(i) - from(i) + 1 : 0),
     padding: (i) => (text("instruction", i) ? size_bytes[i] - unpadded_bytes[i] : 0),
-    roleNumber: (i) => packed.role[i],
-    roleOf: (i) => packed.roles[packed.role[i]],
-    stackOf: (i) => packed.stacks[packed.stack[i]].map((frame) => packed.strings[frame]),
-    name: (i, several = false) => bufferName(text("op_name", i), text("instruction", i), several),
-    fullName: (i) => text("op_name", i) || text("instruction", i) || SMALL_BUFFERS,
+    roleOf: (i) => roles[roleNumber(i)],
+    stackOf: (i) =>
+      (i === rest ? [] : packed.stacks[packed.stack[i]].map((frame) => packed.strings[frame])),
+    name: (i, several = false) =>
+      (i === rest ? small : bufferName(text("op_name", i), text("instruction", i), several)),
+    fullName: (i) =>
+      (i === rest ? small : text("op_name", i) || text("instruction", i) || SMALL_BUFFERS),
   };
+}
+
+/** The numbers of the buffers that are live at a program point. */
+export function liveAt(b, point) {
+  if (point === b.peak) return Int32Array.from({ length: b.peak_count }, (_, i) => i);
+  const live = [];
+  for (let i = 0; i < b.count; i += 1) if (b.from(i) <= point && point <= b.until(i)) live.push(i);
+  return Int32Array.from(live);
+}
+
+/** The bytes at a program point that no listed buffer has; they become the size of `rest`. */
+export function restAt(b, point, live) {
+  let bytes = b.heap[point] ?? 0;
+  for (const i of live) bytes -= b.size_bytes[i];
+  b.size_bytes[b.rest] = Math.max(0, bytes);
+  return b.size_bytes[b.rest];
 }
 
 /** What equal buffers have in common, as PeakSummary.grouped() has it. */
 export function equalKey(b, i) {
-  const name = unnumbered(b.text("op_name", i));
+  if (i === b.rest) return "rest";
+  b.unnumbered ??= [];
+  const name = (b.unnumbered[b.op_name[i]] ??= unnumbered(b.text("op_name", i)));
   const small = b.text("instruction", i) === "";
   return [b.size_bytes[i], b.shape[i], b.kind[i], b.source[i], small, name].join("|");
 }
 
-/** Rows of buffers: equal ones of one role together, or each for itself. */
-export function makeRows(b, folded) {
-  const rows = new Map();
-  for (let i = 0; i < b.count; i += 1) {
-    const key = folded ? `${b.roleNumber(i)}|${equalKey(b, i)}` : i;
-    let row = rows.get(key);
-    if (row === undefined) {
-      row = { id: rows.size, members: [], size: 0, padding: 0, lifetime: 0, order: i };
-      rows.set(key, row);
+/** A number for each buffer, the same for equal ones of one role. */
+export function equalNumbers(b) {
+  const known = new Map();
+  return Int32Array.from({ length: b.count + 1 }, (_, i) => {
+    const key = `${b.roleNumber(i)}|${equalKey(b, i)}`;
+    if (!known.has(key)) known.set(key, known.size);
+    return known.get(key);
+  });
+}
+
+/** Rows of some buffers: those with the same number of `equal` together, or each for itself. */
+export function makeRows(b, members, equal = null) {
+  const rows = [];
+  const rowOf = equal ? new Int32Array(b.count + 1).fill(-1) : null;
+  for (const i of members) {
+    let row = equal && rowOf[equal[i]] >= 0 ? rows[rowOf[equal[i]]] : null;
+    if (row === null) {
+      row = { id: rows.length, members: [], size: 0, padding: 0, lifetime: 0, order: i };
+      if (equal) rowOf[equal[i]] = row.id;
+      rows.push(row);
     }
     row.members.push(i);
     row.size += b.size_bytes[i];
     row.padding += b.padding(i);
     row.lifetime = Math.max(row.lifetime, b.lifetime(i));
   }
-  return [...rows.values()];
+  return rows;
 }
 
-function searchText(b, i) {
-  const columns = ["op_name", "instruction", "shape", "source", "kind"];
-  const texts = columns.map((column) => b.text(column, i));
-  return [...texts, b.roleOf(i).name].join(" ").toLowerCase();
-}
-
-/** The rows that have all words of the filter and a role that is shown. */
-export function matchingRows(b, rows, words, hiddenRoles) {
+/** A function that tells whether a buffer has all words, each in one of its texts. */
+export function matcher(b, words) {
   const wanted = words.trim().toLowerCase().split(/\s+/).filter(Boolean);
-  return rows.filter((row) => {
-    const i = row.members[0];
-    if (hiddenRoles.has(b.roleNumber(i))) return false;
-    if (wanted.length) row.search ??= searchText(b, i);
-    return wanted.every((word) => row.search.includes(word));
+  if (wanted.length) b.lower ??= b.strings.map((string) => string.toLowerCase());
+  const tests = wanted.map((word) => {
+    const found = Uint8Array.from(b.lower, (string) => (string.includes(word) ? 1 : 0));
+    const roles = b.roles.map(({ name }) => name.toLowerCase().includes(word));
+    return (i) => roles[b.roleNumber(i)]
+      || (i === b.rest ? b.name(i).includes(word) : SEARCHED.some((column) => found[b[column][i]]));
   });
+  return (i) => tests.every((test) => test(i));
 }
 
 /** Sort rows by one of their numbers; equal ones by size, then in program order. */

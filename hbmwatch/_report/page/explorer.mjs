@@ -1,66 +1,86 @@
-// The explorer: chart, treemap, inspector and table of one set of buffers.
+// The explorer: chart, map, inspector and table of one set of buffers, which follow the reader.
 
-import { makeRows, matchingRows, readBuffers, sortRows } from "./buffers.mjs";
-import { chart, drawChart, drawLifetimes, listenToChart, roleSeries } from "./chart.mjs";
+import { listenToAddress, readAddress, writeAddress } from "./address.mjs";
+import { chart, drawChart, drawLifetimes } from "./chart.mjs";
+import { listenToCopy } from "./copy.mjs";
 import { $, make } from "./dom.mjs";
-import { formatCount } from "./format.mjs";
 import { drawInspector, inspector } from "./inspector.mjs";
-import { drawTable, listenToTable, markTable, reveal, table } from "./table.mjs";
-import { drawCount, legend, listenToTools, tools } from "./tools.mjs";
-import { drawTreemap, listenToTreemap, markTreemap, treemap } from "./treemap.mjs";
+import { drawMap, listenToMap, map, markMap } from "./map.mjs";
+import { listenToFindings } from "./marks.mjs";
+import { drawMoment, listenToChart } from "./moment.mjs";
+import { listenToPrinting } from "./print.mjs";
+import {
+  drawTable, fitColumns, listenToTable, markTable, reveal, table,
+} from "./table.mjs";
+import { drawCount, drawTools, grouping, listenToTools, tools } from "./tools.mjs";
+import { View } from "./view.mjs";
 
-/** What the explorer shows: the buffers, their rows, and which of them the reader looks at. */
-class View {
-  constructor({ buffers, heap, peak, limit }) {
-    this.b = readBuffers(buffers, heap.length);
-    Object.assign(this, { heap, peak, limit, series: roleSeries(this.b) });
-    Object.assign(this, { sortKey: "size", ascending: false, hiddenRoles: new Set(), words: "" });
-    // The selected row, the one under the pointer, whether the selected one stays drawn, and
-    // whether the reader uses keys.
-    Object.assign(this, { active: null, hovered: null, pinned: false, usesKeys: false });
-    this.fold(true);
-    this.select();
+/** The view, and what is drawn when it changes. */
+class Explorer extends View {
+  /** Another moment. */
+  choosePoint(point) {
+    this.at(point);
+    drawMoment(this);
+    drawMap(this);
+    this.list();
   }
 
-  /** The row that chart and treemap mark. */
-  focus() {
-    return this.hovered ?? (this.pinned ? this.active : null);
+  /** Another grouping. */
+  groupBy(name) {
+    Object.assign(this, { by: name, zoom: [] });
+    this.group();
+    this.draw();
   }
 
-  /** Make the rows, with equal buffers folded or not. */
-  fold(folded) {
-    this.rows = makeRows(this.b, folded);
-    this.rowOf = new Int32Array(this.b.count);
-    for (const row of this.rows) for (const i of row.members) this.rowOf[i] = row.id;
+  /** Zoom to a group. */
+  zoomTo(node) {
+    this.zoom = [];
+    for (let at = node; at.parent; at = at.parent) this.zoom.unshift(at.name);
+    this.group();
+    this.draw();
   }
 
-  /** Choose and sort the rows to show. */
-  select() {
-    const matching = matchingRows(this.b, this.rows, this.words, this.hiddenRoles);
-    this.shown = sortRows(matching, this.sortKey, this.ascending);
-    if (!this.shown.includes(this.active)) this.active = this.shown[0] ?? null;
-    this.hovered = null;
+  /** What Escape does: stop marking, else leave the group, else go back to the peak. */
+  back() {
+    if (this.kept || this.finding) this.keep(null);
+    else if (this.pinned) this.pin(false);
+    else if (this.zoomed.id) this.zoomTo(this.zoomed.parent);
+    else if (!this.isPeak) this.choosePoint(null);
   }
 
-  /** Choose, sort and draw the rows again, from the first one on. */
+  /** Sort by a number of the rows; again, the other way round. */
+  sortBy(key) {
+    this.ascending = this.sortKey === key ? !this.ascending : key === "order";
+    this.sortKey = key;
+    this.refresh();
+  }
+
+  /** Choose and sort the rows again. */
   refresh() {
     this.select();
+    this.list();
+  }
+
+  /** Draw the rows from the first one on, and what says which they are. */
+  list() {
+    drawTools(this);
     drawCount(this);
     $("scroll").scrollTop = 0;
     drawTable(this);
     this.mark();
+    writeAddress(this);
   }
 
-  /** Show everywhere which row is selected and which is hovered. */
+  /** Show everywhere which buffers are selected, hovered or of a finding. */
   mark() {
     markTable(this);
     drawLifetimes(this);
-    markTreemap(this);
+    markMap(this);
     drawInspector(this);
   }
 
   /** Follow the pointer; while the reader uses keys, not if only the page moves under it. */
-  point(event, row) {
+  follow(event, row) {
     if (this.usesKeys && !event.movementX && !event.movementY) return;
     this.usesKeys = false;
     this.hover(row);
@@ -87,45 +107,68 @@ class View {
     this.mark();
   }
 
+  /** Mark the buffers of a finding while it is pointed at; null for none. */
+  pointTo(finding) {
+    this.finding = finding;
+    this.mark();
+  }
+
+  /** Mark the buffers of a finding until Escape, and show the first of their rows. */
+  keep(finding) {
+    Object.assign(this, { kept: finding, finding: null });
+    for (const button of document.querySelectorAll(".marks")) {
+      button.setAttribute("aria-pressed", String(Number(button.dataset.n) === finding?.n));
+    }
+    const row = this.shown.find(({ members }) => finding?.set.has(members[0]));
+    if (row) {
+      reveal(this.shown.indexOf(row));
+      drawTable(this);
+    }
+    this.mark();
+  }
+
   draw() {
     drawChart(this);
-    drawTreemap(this);
-    markTreemap(this);
-    drawTable(this);
+    drawMoment(this);
+    drawMap(this);
+    this.list();
   }
 }
 
 /** The section of the explorer. */
-export function explorer({ buffers, heap, peak, limit, source }) {
-  const shown = buffers.size_bytes.length;
-  const isCut = shown < buffers.op_count;
-  const left = isCut ? `the ${formatCount(shown)} largest of ${formatCount(buffers.op_count)}` : "";
+export function explorer({ heap, peak, limit, source }) {
   const heading = make("h2", { id: "h-buffers" }, `Buffers ${source}`);
-  const head = make("div", { class: "head" }, heading, make("p", {}, left));
+  const head = make("div", { class: "head" }, heading, make("p", { id: "cut" }));
   const list = make("section", { id: "buffers", "aria-labelledby": "h-buffers" });
-  list.append(head, legend(buffers.roles), tools(), table());
+  list.append(head, tools(), table(), make("p", { id: "unprinted", class: "muted" }));
   const section = make("section", { id: "explorer", "aria-label": `The buffers ${source}` });
   if (heap.length) section.append(chart({ heap, peak, limit }));
-  section.append(make("div", { class: "split" }, treemap(source), inspector()), list);
+  const split = make("div", { class: "split" }, map(), inspector());
+  section.append(...grouping(), split, list);
   return section;
 }
 
 /** Draw the explorer, and follow what the reader does in it. */
 export function explore(data) {
-  const view = new View(data);
-  drawCount(view);
+  const view = new Explorer(data);
+  view.restore(readAddress(location.hash));
+  fitColumns(view);
   view.draw();
-  drawInspector(view);
-  listenToTools(view);
-  listenToTable(view);
-  listenToTreemap(view);
-  listenToChart(view);
+  const listeners = [
+    listenToTools, listenToTable, listenToMap, listenToChart, listenToCopy, listenToAddress,
+    listenToPrinting,
+  ];
+  for (const listen of listeners) listen(view);
+  listenToFindings(view, data.findings);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && event.target.id !== "filter") view.back();
+  });
   const section = $("explorer");
   const size = () => `${section.clientWidth}x${section.clientHeight}`;
   let drawn = size();
   // The observer also reports the size that is there when it starts.
   new ResizeObserver(() => {
-    if (size() === drawn) return;
+    if (size() === drawn || view.printed) return;
     view.draw();
     drawn = size();
   }).observe(section);

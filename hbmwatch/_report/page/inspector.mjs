@@ -2,19 +2,18 @@
 
 import { $, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
-import { colorOf } from "./roles.mjs";
 
 /** The program points at which a row's first buffer is live, as text. */
 export function lifetimeText(b, row) {
   const i = row.members[0];
-  if (!b.points) return "unknown";
+  if (!b.points || i === b.rest) return "unknown";
   if (b.start[i] === null) return "the whole program";
   const [from, until, points] = [b.from(i), b.until(i), b.points].map(formatCount);
   return `points ${from} to ${until} of ${points}`;
 }
 
-/** What is known of a row, as [name, value]. */
-export function rowFacts(b, row) {
+/** What is known of a row, as [name, value]; `whole` are the bytes live at this moment. */
+export function rowFacts(b, row, { bytes: whole, moment }) {
   const i = row.members[0];
   const several = row.members.length;
   const size = b.size_bytes[i];
@@ -24,7 +23,7 @@ export function rowFacts(b, row) {
   const first = several > 1 && b.start[i] !== null ? ", the first of them" : "";
   return [
     ["Size", `${total}${formatSize(row.size)} (${formatCount(row.size)} bytes)`],
-    ["Share", `${((100 * row.size) / (b.op_bytes || 1)).toFixed(1)}% of the peak`],
+    ["Share", `${((100 * row.size) / (whole || 1)).toFixed(1)}% of ${moment}`],
     ["Padding", several > 1 && b.padding(i) ? `${padding} each` : padding],
     ["Shape", b.text("shape", i)],
     ["Lifetime", `${lifetimeText(b, row)}${first}`],
@@ -35,7 +34,10 @@ export function rowFacts(b, row) {
 
 /** The card of the inspector. */
 export const inspector = () =>
-  make("div", { class: "card inspector", id: "inspector", "aria-live": "polite" });
+  make("div", {
+    class: "card inspector", id: "inspector", role: "region", tabindex: 0,
+    "aria-label": "The selected buffers", "aria-live": "polite",
+  });
 
 export function drawInspector(view) {
   const row = view.hovered ?? view.active;
@@ -48,9 +50,11 @@ export function drawInspector(view) {
   const i = row.members[0];
   const role = b.roleOf(i).name;
   const dot = make("span", { class: "dot" });
-  const badge = make("p", { class: `badge ${colorOf(role)}` }, dot, role);
+  const color = view.groupWith(i)?.color ?? "r-other";
+  const badge = make("p", { class: `badge ${color}` }, dot, role);
   const list = make("dl");
-  for (const [name, value] of rowFacts(b, row)) {
+  const moment = view.isPeak ? "the peak" : "this moment";
+  for (const [name, value] of rowFacts(b, row, { bytes: view.liveBytes, moment })) {
     list.append(make("dt", {}, name), make("dd", {}, value));
   }
   const close = make("button", { type: "button", class: "close", "aria-label": "Close" }, "\u00d7");

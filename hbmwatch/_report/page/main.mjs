@@ -24,4 +24,13 @@ function show(data) {
   if (hasBuffers) explore(data);
 }
 
-show(readReport(JSON.parse($("data").textContent)));
+/** The text of the page's data; that of a large report is deflated, in base 64. */
+async function inflate(packed) {
+  const bytes = Uint8Array.from(atob(packed), (char) => char.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).text();
+}
+
+const data = $("data");
+if (data.type === "application/json") show(readReport(JSON.parse(data.textContent)));
+else inflate(data.textContent).then((text) => show(readReport(JSON.parse(text))));

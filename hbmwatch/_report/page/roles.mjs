@@ -1,4 +1,4 @@
-// The color of each role, as a class of the style sheet.
+// The colors of roles and of other groups, as classes of the style sheet.
 
 // Roles that never occur in the same program share a color.
 const COLORS = new Map(Object.entries({
@@ -23,3 +23,12 @@ const COLORS = new Map(Object.entries({
 
 /** The class that colors a role. */
 export const colorOf = (role) => `r-${COLORS.get(role) ?? "other"}`;
+
+// The colors of other groups by rank: each differs much from those before it.
+const SEQUENCE = (
+  "optimizer backward temporaries arguments recomputed params collectives forward outputs "
+  + "residuals gradients"
+).split(" ");
+
+/** The class that colors the group of a rank; from the last one on all are gray. */
+export const colorAt = (rank) => `r-${SEQUENCE[rank] ?? "other"}`;

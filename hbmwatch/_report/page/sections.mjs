@@ -37,7 +37,14 @@ function link(address) {
   return [make("a", { href: address, rel: "noopener noreferrer" }, "documentation")];
 }
 
-function findingCard(finding) {
+/** Whether what a finding frees at most is what is needed. */
+function enough(saved, needed) {
+  if (!needed) return [];
+  const verdict = saved >= needed ? "enough by itself" : "not enough by itself";
+  return [make("span", { class: "needed" }, `${formatSize(needed)} is needed: ${verdict}`)];
+}
+
+function findingCard(finding, n, needed) {
   const body = make(
     "div", { class: "body" }, make("p", { class: "remedy" }, finding.remedy),
     make("p", { class: "muted" }, finding.evidence),
@@ -48,20 +55,27 @@ function findingCard(finding) {
   const trial = finding.change ? `change="${finding.change}"` : "variant=your changed step";
   const measure = finding.certainty === "measured" ? [] : [make("span", {}, `verify: ${trial}`)];
   const foot = [make("span", {}, certainty), ...measure, ...link(finding.link)];
+  const marks = {
+    type: "button", class: "marks", "data-n": n, "aria-pressed": "false", hidden: "",
+  };
+  foot.unshift(make("button", marks, "Mark its buffers"));
   body.append(make("p", { class: "foot" }, ...foot));
   const card = make("li", { class: "card" }, make("h3", {}, finding.title));
   if (finding.saves_bytes) {
     const size = formatSize(finding.saves_bytes);
     const label = make("span", {}, "frees up to");
-    card.append(make("p", { class: "saves number" }, label, ` ${size}`));
+    const known = enough(finding.saves_bytes, needed);
+    card.append(make("p", { class: "saves number" }, label, ` ${size}`, ...known));
   }
   card.append(body);
   return card;
 }
 
-export function findings({ findings: found, verdict }) {
+export function findings({ findings: found, verdict, page }) {
   if (!found.length) return [];
-  const cards = make("ol", { class: "findings" }, ...found.map(findingCard));
+  const needed = page.figures.find(({ over }) => over)?.bytes;
+  const list = found.map((finding, n) => findingCard(finding, n, needed));
+  const cards = make("ol", { class: "findings" }, ...list);
   const together = verdict ? [make("p", { class: "verdict" }, verdict)] : [];
   return [section("findings", "What to try first", cards, ...together)];
 }

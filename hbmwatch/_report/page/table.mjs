@@ -4,7 +4,6 @@ import { $, draw, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
 import { lifetimeText } from "./inspector.mjs";
 import { withoutLayout } from "./names.mjs";
-import { colorOf } from "./roles.mjs";
 
 const SPARE_ROWS = 12; // rows that the table keeps above and below the visible ones
 // Title, classes, and the number of a row that a click sorts by.
@@ -38,15 +37,15 @@ export function table() {
   return make("div", { class: "scroll", id: "scroll" }, make("table", grid, head, make("tbody")));
 }
 
-function lifeline(b, row, peak) {
+function lifeline(b, row, point) {
   const i = row.members[0];
   const box = { viewBox: "0 0 112 12", preserveAspectRatio: "none", "aria-hidden": "true" };
-  const svg = draw("svg", { ...box, class: colorOf(b.roleOf(i).name) });
+  const svg = draw("svg", box);
   const x = (edge) => (112 * edge) / b.points;
   const width = Math.max(2, x(b.until(i) + 1) - x(b.from(i)));
   svg.append(draw("rect", { class: "track", x: 0, y: 5, width: 112, height: 2 }));
   svg.append(draw("rect", { class: "life", x: x(b.from(i)), y: 2, width, height: 8, rx: 2 }));
-  svg.append(draw("rect", { class: "tick", x: x(peak + 0.5) - 0.5, y: 0, width: 1, height: 12 }));
+  svg.append(draw("rect", { class: "tick", x: x(point + 0.5) - 0.5, y: 0, width: 1, height: 12 }));
   return svg;
 }
 
@@ -63,8 +62,8 @@ function cellContents(view, row) {
     withoutLayout(b.text("shape", i)),
     b.text("source", i),
     row.padding ? formatSize(row.padding) : "\u2013",
-    b.points ? lifeline(b, row, view.peak) : "",
-    formatCount(row.order + 1),
+    b.points && i !== b.rest ? lifeline(b, row, view.point) : "",
+    i === b.rest ? "" : formatCount(row.order + 1),
   ];
 }
 
@@ -73,7 +72,7 @@ function tableRow(view, row, index) {
   const i = row.members[0];
   const role = b.roleOf(i).name;
   const id = { role: "row", id: `row-${row.id}`, "aria-rowindex": index + 2, "data-id": row.id };
-  const tr = make("tr", { ...id, class: colorOf(role) });
+  const tr = make("tr", { ...id, class: view.groupWith(i)?.color ?? "r-other" });
   cellContents(view, row).forEach((content, n) => {
     tr.append(make("td", { class: COLUMNS[n][1], role: "gridcell" }, content));
   });
@@ -89,6 +88,8 @@ function tableRow(view, row, index) {
 function markRow(view, tr, row) {
   tr.classList.toggle("hover", row === view.hovered);
   tr.classList.toggle("active", row === view.active);
+  const finding = view.finding ?? view.kept;
+  tr.classList.toggle("found", Boolean(finding && row.members.some((i) => finding.set.has(i))));
   tr.setAttribute("aria-selected", String(row === view.active));
 }
 
@@ -107,13 +108,16 @@ export function drawTable(view) {
   const [scroll, grid] = [$("scroll"), $("table")];
   const height = rowHeight();
   const count = view.shown.length;
-  const visible = Math.ceil(scroll.clientHeight / height) + 2 * SPARE_ROWS;
+  const visible = view.printed || Math.ceil(scroll.clientHeight / height) + 2 * SPARE_ROWS;
   const top = Math.floor(scroll.scrollTop / height) - SPARE_ROWS;
-  const first = Math.max(0, Math.min(top, count - visible));
+  const first = view.printed ? 0 : Math.max(0, Math.min(top, count - visible));
   const last = Math.min(count, first + visible);
   const rows = view.shown.slice(first, last).map((row, n) => tableRow(view, row, first + n));
-  grid.tBodies[0].replaceChildren(gap(first), ...rows, gap(count - last));
+  const [above, below] = view.printed ? [[], []] : [[gap(first)], [gap(count - last)]];
+  grid.tBodies[0].replaceChildren(...above, ...rows, ...below);
+  $("unprinted").textContent = last < count ? `and ${formatCount(count - last)} more rows` : "";
   grid.setAttribute("aria-rowcount", count + 1);
+  drawHeads(view);
   const active = view.active && $(`row-${view.active.id}`);
   if (active) grid.setAttribute("aria-activedescendant", active.id);
   else grid.removeAttribute("aria-activedescendant");
@@ -135,25 +139,32 @@ export function reveal(index) {
   if (low > scroll.scrollTop) scroll.scrollTop = low;
 }
 
-function sortBy(view, key) {
-  view.ascending = view.sortKey === key ? !view.ascending : key === "order";
-  view.sortKey = key;
+/** Show by which column the rows are sorted. */
+function drawHeads({ sortKey, ascending }) {
   for (const th of $("table").querySelectorAll("th[data-key]")) {
-    const direction = view.ascending ? "ascending" : "descending";
-    th.setAttribute("aria-sort", th.dataset.key === key ? direction : "none");
+    const direction = ascending ? "ascending" : "descending";
+    th.setAttribute("aria-sort", th.dataset.key === sortKey ? direction : "none");
   }
-  view.refresh();
 }
 
-function onKey(view, event) {
+/** Make the columns of words as wide as their longest one, within bounds. */
+export function fitColumns({ b }) {
+  const longest = (texts) => texts.reduce((most, text) => Math.max(most, text.length), 0);
+  const used = (column) => [...new Set(b[column])].map((n) => withoutLayout(b.strings[n]));
+  const width = (least, most, texts, character, other) =>
+    `${Math.max(least, Math.min(most, longest(texts))) * character + other}px`;
+  const style = $("table").style;
+  style.setProperty("--role-width", width(8, 34, b.roles.map(({ name }) => name), 7, 40));
+  style.setProperty("--shape-width", width(10, 28, used("shape"), 7.7, 14));
+  style.setProperty("--source-width", width(11, 30, used("source"), 7.7, 14));
+}
+
+function moveInTable(view, event) {
+  if (event.target !== $("table") || event.ctrlKey || event.metaKey || event.altKey) return;
   const page = Math.max(1, Math.floor($("scroll").clientHeight / rowHeight()) - 2);
   const moves = {
     ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity,
   };
-  if (event.key === "Escape") {
-    view.pin(false);
-    return;
-  }
   if (!Object.hasOwn(moves, event.key) || !view.shown.length) return;
   event.preventDefault();
   view.usesKeys = true;
@@ -170,15 +181,15 @@ export function listenToTable(view) {
     return tr ? view.rows[tr.dataset.id] : null;
   };
   for (const th of grid.querySelectorAll("th[data-key]")) {
-    th.querySelector("button").addEventListener("click", () => sortBy(view, th.dataset.key));
+    th.querySelector("button").addEventListener("click", () => view.sortBy(th.dataset.key));
   }
-  body.addEventListener("mousemove", (event) => view.point(event, rowAt(event)));
+  body.addEventListener("mousemove", (event) => view.follow(event, rowAt(event)));
   body.addEventListener("mouseleave", () => view.hover(null));
   body.addEventListener("click", (event) => {
     const row = rowAt(event);
     if (row) view.activate(row);
   });
-  grid.addEventListener("keydown", (event) => onKey(view, event));
+  grid.addEventListener("keydown", (event) => moveInTable(view, event));
   const redraw = () => requestAnimationFrame(() => drawTable(view));
   scroll.addEventListener("scroll", redraw, { passive: true });
 }

@@ -1,58 +1,101 @@
-// What narrows the table: roles, the filter, and whether equal buffers are folded.
+// What the reader chooses: a grouping, a group, groups to hide, words, and whether to fold.
 
+import { copyButtons } from "./copy.mjs";
 import { $, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
-import { colorOf } from "./roles.mjs";
+import { groupings } from "./groups.mjs";
+import { shortFrame } from "./names.mjs";
 
-/** One button for each role. */
-export function legend(roles) {
-  const chips = roles.map(({ name, meaning, bytes }, n) => {
-    const chip = { type: "button", "data-role": n, "aria-pressed": "true", title: meaning };
-    const size = make("span", { class: "number" }, formatSize(bytes));
-    const dot = make("span", { class: "dot" });
-    return make("button", { ...chip, class: `chip ${colorOf(name)}` }, dot, `${name} `, size);
-  });
-  return make("div", { class: "legend", role: "group", "aria-label": "Roles to show" }, ...chips);
+const CHIPS = 14; // the other groups have no button
+
+/** The control for grouping, and the way to the group that is zoomed into. */
+export function grouping() {
+  const options = groupings().map(([value, label]) => make("option", { value }, label));
+  const select = make("select", { id: "by" }, ...options);
+  const way = make("nav", { id: "way", "aria-label": "Zoom" });
+  const label = make("label", { class: "by" }, "Group by ", select);
+  const chips = { class: "legend", id: "legend", role: "group", "aria-label": "Groups to show" };
+  return [make("div", { class: "tools" }, label, way), make("div", chips)];
 }
 
-/** The filter, the switch for folding, and how many buffers are listed. */
+/** The filter, the switch for folding, how many buffers are listed, and copying. */
 export function tools() {
   const filter = make("input", {
     id: "filter", type: "search", autocomplete: "off", spellcheck: "false",
     placeholder: "Filter by name, line, shape",
     "aria-label": "Filter the buffers by name, line or shape",
   });
-  const fold = make("input", { id: "fold", type: "checkbox", checked: "" });
+  const fold = make("input", { id: "fold", type: "checkbox" });
   const label = make("label", {}, fold, " equal buffers in one row");
   const count = make("output", { id: "count", for: "filter fold" });
-  return make("div", { class: "tools" }, filter, label, count);
+  return make("div", { class: "tools" }, filter, label, count, ...copyButtons());
 }
 
 /** Say how many buffers the table lists, and their bytes. */
 export function drawCount(view) {
-  const bytes = view.shown.reduce((sum, row) => sum + row.size, 0);
-  const buffers = view.shown.reduce((sum, row) => sum + row.members.length, 0);
-  $("count").textContent = `${formatCount(buffers)} buffers, ${formatSize(bytes)}`;
+  const { b, shown } = view;
+  const bytes = shown.reduce((sum, row) => sum + row.size, 0);
+  const all = shown.reduce((sum, row) => sum + row.members.length, 0);
+  const rest = shown.some((row) => row.members[0] === b.rest);
+  const buffers = `${formatCount(all - (rest ? 1 : 0))} buffers${rest ? " and the rest" : ""}`;
+  $("count").textContent = `${buffers}, ${formatSize(bytes)}`;
 }
 
-function toggleRole(view, chip) {
-  const role = Number(chip.dataset.role);
-  const wasHidden = view.hiddenRoles.delete(role);
-  if (!wasHidden) view.hiddenRoles.add(role);
-  chip.setAttribute("aria-pressed", String(wasHidden));
-  view.refresh();
+function chip(view, { id, name, color }) {
+  const bytes = view.groupBytes.get(id) ?? 0;
+  const button = make("button", {
+    type: "button", class: `chip ${color}`, "aria-pressed": String(!view.hidden.has(id)),
+    title: `${name}: show or hide`,
+  });
+  button.append(make("span", { class: "dot" }), make("span", { class: "word" }, shortFrame(name)));
+  button.append(make("span", { class: "number" }, formatSize(bytes)));
+  button.addEventListener("click", () => {
+    if (!view.hidden.delete(id)) view.hidden.add(id);
+    button.setAttribute("aria-pressed", String(!view.hidden.has(id)));
+    view.refresh();
+  });
+  return button;
+}
+
+/** The state of the controls: grouping, way, groups, words, folding. */
+export function drawTools(view) {
+  const { b, groups, zoomed, by } = view;
+  $("by").value = by;
+  if ($("filter").value !== view.words) $("filter").value = view.words;
+  $("fold").checked = view.folded;
+  const chips = groups.slice(0, CHIPS).map((group) => chip(view, group));
+  const more = groups.length - chips.length;
+  if (more > 0) chips.push(make("span", { class: "muted" }, `and ${formatCount(more)} more`));
+  $("legend").replaceChildren(...chips);
+  $("way").replaceChildren(...(zoomed.id ? wayTo(view, zoomed) : []));
+  const where = !view.heap.length || view.isPeak ? "" : `at point ${formatCount(view.point)}`;
+  const moment = where || (view.heap.length ? "at the peak" : "listed in the error message");
+  $("h-buffers").textContent = `Buffers ${moment}`;
+  $("cut").textContent = b.peak_count < b.op_count
+    ? `the ${formatCount(b.peak_count)} largest of ${formatCount(b.op_count)} at the peak` : "";
+}
+
+/** A button for each group on the way to the one that is zoomed into. */
+function wayTo(view, zoomed) {
+  const nodes = [];
+  for (let node = zoomed; node; node = node.parent) nodes.unshift(node);
+  return nodes.flatMap((node, n) => {
+    const name = node.id ? shortFrame(node.name) : "all";
+    if (n === nodes.length - 1) return [make("b", {}, name)];
+    const button = make("button", { type: "button", class: "link" }, name);
+    button.addEventListener("click", () => view.zoomTo(node));
+    return [button, " \u203a "];
+  });
 }
 
 export function listenToTools(view) {
-  for (const chip of document.querySelectorAll(".chip")) {
-    chip.addEventListener("click", () => toggleRole(view, chip));
-  }
+  $("by").addEventListener("change", (event) => view.groupBy(event.target.value));
   $("filter").addEventListener("input", (event) => {
     view.words = event.target.value;
     view.refresh();
   });
   $("fold").addEventListener("change", (event) => {
-    view.fold(event.target.checked);
+    view.folded = event.target.checked;
     view.refresh();
   });
 }

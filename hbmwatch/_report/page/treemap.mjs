@@ -1,10 +1,11 @@
-// The treemap: the buffers at the peak as areas, by role.
+// The treemap: an area for each live buffer, in its group.
 
-import { $, draw, make, picture } from "./dom.mjs";
+import { draw } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
-import { colorOf } from "./roles.mjs";
 
-const TILES = 400; // so many buffers have a tile of their own; the others of a role share one
+const TILES = 400; // so many buffers have a tile of their own; the others of a group share one
+const HEADER = 19;
+const REST = { id: -2, name: "the rest", color: "r-other" }; // no listed buffer is in its group
 
 /** Lay out areas in a rectangle, as square as possible (Bruls, Huizing, van Wijk 2000). */
 export function squarify(items, box) {
@@ -47,85 +48,78 @@ function strip(items, start, side, unit) {
   return { end: Math.max(end, start + 1), area };
 }
 
-/** The buffers of each role, largest first; the smaller ones of a role share one tile. */
-export function makeTiles(b) {
-  const order = Array.from({ length: b.count }, (_, i) => i).filter((i) => b.size_bytes[i] > 0);
-  order.sort((i, j) => b.size_bytes[j] - b.size_bytes[i] || i - j);
-  const groups = b.roles.map((role) => ({ role, bytes: 0, items: [], more: 0, rest: 0 }));
-  order.forEach((i, rank) => {
-    const group = groups[b.roleNumber(i)];
-    group.bytes += b.size_bytes[i];
-    if (rank < TILES) group.items.push({ i, bytes: b.size_bytes[i] });
-    else { group.more += 1; group.rest += b.size_bytes[i]; }
+/** The live buffers of each group, largest first; the smaller ones of a group share one tile. */
+export function makeTiles({ b, live, groupAt, groupOf }) {
+  const inside = live.filter((i) => groupOf[i] >= 0 && b.size_bytes[i] > 0);
+  const least = Float64Array.from(inside, (i) => b.size_bytes[i]).sort().at(-TILES) ?? 0;
+  const large = [...inside.filter((i) => b.size_bytes[i] >= least)];
+  large.sort((i, j) => b.size_bytes[j] - b.size_bytes[i] || i - j);
+  const own = new Set(large.slice(0, TILES));
+  const tiles = new Map();
+  inside.forEach((i) => {
+    const group = groupAt.get(groupOf[i]) ?? REST;
+    if (!tiles.has(group.id)) tiles.set(group.id, { group, bytes: 0, items: [], more: 0, rest: 0 });
+    const tile = tiles.get(group.id);
+    tile.bytes += b.size_bytes[i];
+    if (own.has(i)) tile.items.push({ i, bytes: b.size_bytes[i] });
+    else { tile.more += 1; tile.rest += b.size_bytes[i]; }
   });
-  for (const group of groups) {
-    if (group.more) group.items.push({ i: null, bytes: group.rest, more: group.more });
-    group.items.sort((one, other) => other.bytes - one.bytes);
+  for (const { more, rest, items } of tiles.values()) {
+    if (more) items.push({ i: null, bytes: rest, more });
+    items.sort((one, other) => other.bytes - one.bytes || one.i - other.i);
   }
-  return groups.filter((group) => group.bytes).sort((one, other) => other.bytes - one.bytes);
+  return [...tiles.values()].sort((one, other) => other.bytes - one.bytes);
 }
 
-/** The card of the treemap. */
-export function treemap(source) {
-  const label = `The buffers ${source} as areas, by role; the table below lists them all`;
-  return make("div", { class: "card map", id: "map" }, picture(label));
-}
-
-export function drawTreemap({ b }) {
-  const svg = $("map").querySelector("svg");
-  const { width, height } = $("map").getBoundingClientRect();
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.replaceChildren();
-  const groups = makeTiles(b);
+/**
+ * The tiles with their places: a header for each group that has room for one, then its buffers. A
+ * group without room for a header is named by its first tile alone.
+ */
+export function layTiles(view, { width, height }) {
+  const groups = makeTiles(view);
   squarify(groups, { x: 0, y: 0, w: width, h: height });
-  for (const group of groups) {
-    squarify(group.items, group.box);
-    for (const item of group.items) drawTile(svg, b, group, item);
-  }
-}
-
-function drawTile(svg, b, group, { i, bytes, more, box }) {
-  const size = { x: box.x, y: box.y, width: Math.max(0, box.w), height: Math.max(0, box.h) };
-  const kind = `${colorOf(group.role.name)}${more ? " more" : ""}`;
-  const rect = draw("rect", { ...size, class: kind });
-  if (!more) rect.dataset.i = i;
-  svg.append(rect);
-  const lines = more
-    ? [`and ${formatCount(more)} more`, formatSize(bytes)]
-    : [formatSize(bytes), b.name(i)];
-  drawLabel(svg, box, lines, colorOf(group.role.name));
-}
-
-function drawLabel(svg, box, lines, color) {
-  if (box.w < 58 || box.h < 21) return;
-  const room = Math.floor((box.w - 12) / 6.9);
-  lines.slice(0, box.h < 38 ? 1 : 2).forEach((line, n) => {
-    const cut = line.length > room ? `${line.slice(0, Math.max(1, room - 1))}\u2026` : line;
-    const place = { class: n ? color : `size ${color}`, x: box.x + 7, y: box.y + 16 + 16 * n };
-    svg.append(draw("text", place, cut));
+  const total = groups.reduce((sum, { bytes }) => sum + bytes, 0);
+  return groups.flatMap(({ group, bytes, items, box }) => {
+    const { x, y, w, h } = box;
+    const headed = h > 2 * HEADER && w > 60;
+    const top = headed ? HEADER : 0;
+    squarify(items, { x, y: y + top, w, h: h - top });
+    const share = `${((100 * bytes) / (total || 1)).toFixed(1)}%`;
+    const label = `group ${group.name}: ${formatSize(bytes)}, ${share}`;
+    const lines = [`${group.name} ${formatSize(bytes)}`];
+    const head = { group, box: { x, y, w, h: HEADER }, label, lines };
+    return [...(headed ? [head] : []), ...items.map((item) => bufferTile(view, group, item))];
   });
 }
 
-/** Mark the tiles of the row in focus, and fade those of hidden roles. */
-export function markTreemap(view) {
-  const marked = view.focus()?.id ?? -1;
-  for (const rect of $("map").querySelectorAll("rect[data-i]")) {
-    const i = Number(rect.dataset.i);
-    rect.classList.toggle("off", view.hiddenRoles.has(view.b.roleNumber(i)));
-    rect.classList.toggle("on", view.rowOf[i] === marked);
+function bufferTile({ b }, group, { i, bytes, more, box }) {
+  if (more) {
+    const lines = [`and ${formatCount(more)} more`, formatSize(bytes)];
+    return { group, box, i: null, more, lines, label: `${lines.join(", ")}, ${group.name}` };
   }
+  const lines = [formatSize(bytes), b.name(i)];
+  return { group, box, i, lines, label: `${b.name(i)}: ${lines[0]}, ${group.name}` };
 }
 
-/** Follow the pointer over the tiles; a click selects a tile's row. */
-export function listenToTreemap(view) {
-  const rowAt = (event) => {
-    const i = event.target.dataset?.i;
-    return i === undefined ? null : view.rows[view.rowOf[i]];
-  };
-  $("map").addEventListener("mousemove", (event) => view.point(event, rowAt(event)));
-  $("map").addEventListener("mouseleave", () => view.hover(null));
-  $("map").addEventListener("click", (event) => {
-    const row = rowAt(event);
-    if (row && view.shown.includes(row)) view.activate(row);
+/** The element of a tile. */
+export function drawTile({ group, box, i, more, lines, label }, number) {
+  const kind = i === undefined ? "header" : more ? "tile more" : "tile";
+  const option = { role: "option", id: `tile-${number}`, "aria-label": label };
+  const state = { "aria-selected": "false", "data-n": number };
+  const tile = draw("g", { ...option, ...state, class: `${kind} ${group.color}` });
+  const size = { x: box.x, y: box.y, width: Math.max(0, box.w), height: Math.max(0, box.h) };
+  const rect = draw("rect", size);
+  if (i !== undefined && i !== null) rect.dataset.i = i;
+  rect.dataset.group = group.id;
+  tile.append(rect, ...labels(box, lines));
+  return tile;
+}
+
+function labels(box, lines) {
+  if (box.w < 58 || box.h < HEADER) return [];
+  const room = Math.floor((box.w - 12) / 6.9);
+  return lines.slice(0, box.h < 38 ? 1 : 2).map((line, n) => {
+    const cut = line.length > room ? `${line.slice(0, Math.max(1, room - 1))}\u2026` : line;
+    return draw("text", { class: n ? "" : "size", x: box.x + 7, y: box.y + 14 + 16 * n }, cut);
   });
 }

@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { makeRows } from "../../../hbmwatch/_report/page/buffers.mjs";
-import { lifetimeSteps, roleSeries } from "../../../hbmwatch/_report/page/chart.mjs";
+import { groupSeries, lifetimeSteps } from "../../../hbmwatch/_report/page/chart.mjs";
 import { drawnPoints } from "../../../hbmwatch/_report/page/curve.mjs";
+import { makeGroups, makeTree } from "../../../hbmwatch/_report/page/groups.mjs";
 import { buffersOf } from "./helpers.mjs";
 
 const B = buffersOf([
@@ -14,14 +14,16 @@ const B = buffersOf([
   { op_name: "w", instruction: "c", size_bytes: 7, role: "gradients" },
 ], 6);
 
-test("the bytes of each role at each point are those of its live buffers", () => {
-  const series = roleSeries(B).map((bytes) => [...bytes].slice(0, 6));
-  assert.deepEqual(series, [[0, 4, 8, 4, 0, 0], [7, 7, 7, 7, 7, 7]]);
+test("the bytes of each group at each point are those of its live buffers", () => {
+  const groups = makeGroups(B, makeTree(B, "role"), makeTree(B, "role").nodes[0]);
+  const series = groupSeries(B, groups).map(({ name, bytes }) => [name, [...bytes].slice(0, 6)]);
+  assert.deepEqual(series, [
+    ["parameters", [0, 4, 8, 4, 0, 0]], ["gradients", [7, 7, 7, 7, 7, 7]],
+  ]);
 });
 
-test("a row's live bytes change where one of its buffers starts or ends", () => {
-  const [row] = makeRows(B, true);
-  assert.deepEqual(lifetimeSteps(B, row), [[1, 4], [2, 8], [3, 4], [4, 0]]);
+test("the live bytes of some buffers change where one of them starts or ends", () => {
+  assert.deepEqual(lifetimeSteps(B, [0, 1]), [[1, 4], [2, 8], [3, 4], [4, 0]]);
 });
 
 test("each pixel shows its highest point, and all points if there is room", () => {

@@ -32,8 +32,11 @@ export function pack(ops, roles = ["parameters", "gradients"]) {
     roles: roles.map((name) => ({ name, meaning: "", bytes: 0 })),
     op_bytes: ops.reduce((sum, op) => sum + (op.size_bytes ?? 0), 0),
     op_count: ops.length,
+    peak_count: ops.filter((op) => !op.other).length,
+    complete: ops.some((op) => op.other),
   };
 }
 
-/** The same, as the page's modules take them. */
-export const buffersOf = (ops, points = 0) => readBuffers(pack(ops), points);
+/** The same, as the page's modules take them, with a heap of this many bytes at each point. */
+export const buffersOf = (ops, points = 0, peak = 0) =>
+  readBuffers(pack(ops), typeof points === "number" ? Array(points).fill(0) : points, peak);

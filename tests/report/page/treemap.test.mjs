@@ -3,8 +3,17 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { liveAt } from "../../../hbmwatch/_report/page/buffers.mjs";
+import { makeGroups, makeTree } from "../../../hbmwatch/_report/page/groups.mjs";
 import { makeTiles, squarify } from "../../../hbmwatch/_report/page/treemap.mjs";
 import { buffersOf } from "./helpers.mjs";
+
+/** All buffers, by role. */
+function viewOf(ops) {
+  const b = buffersOf(ops);
+  const tree = makeTree(b, "role");
+  return { b, live: liveAt(b, 0), ...makeGroups(b, tree, tree.nodes[0]) };
+}
 
 const BOX = { x: 10, y: 20, w: 300, h: 100 };
 const area = ({ w, h }) => w * h;
@@ -38,20 +47,20 @@ test("a rectangle without area has tiles without area", () => {
 });
 
 test("roles and their buffers come largest first; buffers without bytes have no tile", () => {
-  const groups = makeTiles(buffersOf([
+  const groups = makeTiles(viewOf([
     { instruction: "a", size_bytes: 1 },
     { instruction: "b", size_bytes: 5, role: "gradients" },
     { instruction: "c", size_bytes: 2 },
     { instruction: "d", size_bytes: 0 },
   ]));
-  const tiles = groups.map(({ role, bytes, items }) => [role.name, bytes, items.map(({ i }) => i)]);
+  const tiles = groups.map(({ group, bytes, items }) => [group.name, bytes, items.map(({ i }) => i)]);
   assert.deepEqual(tiles, [["gradients", 5, [1]], ["parameters", 3, [2, 0]]]);
 });
 
 test("beyond 400 buffers those of a role share one tile", () => {
   const op = (_, n) => ({ instruction: `a${n}`, size_bytes: 500 - n });
   const ops = Array.from({ length: 405 }, op);
-  const [{ items }] = makeTiles(buffersOf(ops));
+  const [{ items }] = makeTiles(viewOf(ops));
   assert.equal(items.length, 401);
   assert.deepEqual(items.find(({ i }) => i === null), {
     i: null, bytes: 100 + 99 + 98 + 97 + 96, more: 5,
