@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hbmwatch._records.report import DeviceMemory as DeviceMemory
     from hbmwatch._records.report import Finding as Finding
     from hbmwatch._records.report import LiveArrays as LiveArrays
+    from hbmwatch._records.report import Transfer as Transfer
     from hbmwatch._report.folded import FoldedReport as FoldedReport
     from hbmwatch._report.folded import fold_reports as fold_reports
     from hbmwatch._report.report import OomReport as OomReport
@@ -52,6 +53,7 @@ _HOME = {
     "PlanRow": "_preflight.plans",
     "Process": "_records.process",
     "ProfileError": "_records.profile_error",
+    "Transfer": "_records.report",
     "Verification": "_preflight.verify",
     "fits": "_preflight.fits",
     "fold_reports": "_report.folded",
@@ -82,6 +84,7 @@ __all__ = [
     "PlanRow",
     "Process",
     "ProfileError",
+    "Transfer",
     "Verification",
     "__version__",
     "fits",

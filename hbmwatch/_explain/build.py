@@ -22,6 +22,7 @@ from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.holders import with_holders
 from hbmwatch._explain.problems import Problems
+from hbmwatch._explain.transfer import FailedTransfer, failed_transfer
 from hbmwatch._findings import vmem
 from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
 from hbmwatch._jax.lowered import CallInfo, call_info
@@ -33,7 +34,7 @@ from hbmwatch._profiles.stored import store_report
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.process import Process
-from hbmwatch._records.report import DeviceMemory
+from hbmwatch._records.report import DeviceMemory, Transfer
 from hbmwatch._report.report import OomReport
 from hbmwatch._version import __version__
 from hbmwatch._xla.peak import caveats, peak_summary
@@ -56,6 +57,7 @@ class _Sources:
     call: CallInfo | None
     device: DeviceMemory | None
     process: Process
+    transfer: Transfer | None
 
     @property
     def program(self) -> Program | None:
@@ -66,19 +68,22 @@ class _Sources:
 def build_report(message: OomMessage, failed: FailedCall, settings: Settings) -> OomReport:
     """The report of a failed call; what is unavailable is a sentence in `missing`."""
     problems = Problems()
-    lowered = problems.try_or_default("lowered program", None, _lowered, failed)
-    captured = None
-    if settings.capture != "never":
-        captured = problems.try_or_default("memory peak", None, capture, message, failed, lowered)
+    attempt = problems.try_or_default
+    transfer = attempt("transfer", None, failed_transfer, failed.error)
+    lowered = captured = None
+    if transfer is None:
+        lowered = attempt("lowered program", None, _lowered, failed)
+    if settings.capture != "never" and transfer is None:
+        captured = attempt("memory peak", None, capture, message, failed, lowered)
     plan = ""
     if settings.prove is not None and message.phase == "compile":
-        plan = problems.try_or_default("plan", "", settings.prove, failed)
+        plan = attempt("plan", "", settings.prove, failed)
     with _without_collections():
-        report = _report(message, failed, settings, lowered, captured, problems)
+        report = _report(message, failed, settings, lowered, captured, transfer, problems)
         report = dataclasses.replace(report, plan=plan)
         report = dataclasses.replace(report, missing=tuple(problems))
         if report.run is not None:
-            problems.try_or_default("stored report", None, store_report, report, Path(report.run))
+            attempt("stored report", None, store_report, report, Path(report.run))
     return dataclasses.replace(report, missing=tuple(problems))
 
 
@@ -88,6 +93,7 @@ def _report(
     settings: Settings,
     lowered: Any | None,
     captured: Captured | None,
+    transfer: FailedTransfer | None,
     problems: Problems,
 ) -> OomReport:
     """Message, peak, profile and device in one report, and what follows from them."""
@@ -96,9 +102,11 @@ def _report(
     if summary is not None:
         problems += attempt("element types", (), caveats, summary)
     call = attempt("argument shapes", None, _call_info, lowered, failed)
-    device = attempt("device memory", None, _device_memory, message, failed, lowered)
+    found = None if transfer is None else transfer.devices
+    device = attempt("device memory", None, _device_memory, message, failed, lowered, found)
     process = attempt("process", Process(), this_process)
-    sources = _Sources(message, failed, settings, captured, summary, call, device, process)
+    copied = None if transfer is None else transfer.transfer
+    sources = _Sources(message, failed, settings, captured, summary, call, device, process, copied)
     kept = attempt("profile", None, _keep, sources)
     parts = {field: attempt(label, None, make, sources) for field, label, make in _PARTS}
     report = OomReport(
@@ -111,6 +119,7 @@ def _report(
         process_index=process.index,
         process=process,
         program_is_guess=bool(captured and captured.note),
+        transfer=copied,
         **{field: part for field, part in parts.items() if part is not None},
     )
     program = sources.program
@@ -179,18 +188,23 @@ def _notes(sources: _Sources) -> tuple[str, ...]:
     """How certain it is that this program failed, and the notes on the failure."""
     certainty = sources.captured.note if sources.captured is not None else ""
     found = notes.notes(
-        sources.program, sources.summary, sources.message, sources.call, sources.device
+        sources.program,
+        sources.summary,
+        sources.message,
+        sources.call,
+        sources.device,
+        sources.transfer,
     )
     peers = notes.peers(sources.process, sources.settings.exits)
     return (*filter(None, (certainty, peers)), *found)
 
 
 def _device_memory(
-    message: OomMessage, failed: FailedCall, lowered: Any | None
+    message: OomMessage, failed: FailedCall, lowered: Any | None, known: list[Any] | None
 ) -> DeviceMemory | None:
-    """What else was on the device; where the program's devices are unknown, on the first one."""
+    """What else was on the device; where the devices are unknown, on the first one."""
     args = (failed.args, failed.kwargs, failed.outputs)
-    devices = devices_of(lowered, args)
+    devices = known or devices_of(lowered, args)
     at_run_time = message.phase != "compile"
     if not devices and at_run_time:
         devices = jax.local_devices()[:1]

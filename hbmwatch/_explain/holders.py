@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from hbmwatch._records.cells import shown_file
 from hbmwatch._records.libraries import is_library
 from hbmwatch._records.report import DeviceMemory, LiveArrays
 
@@ -59,7 +60,7 @@ def _variables() -> Iterator[tuple[str, str, Any]]:
     while frame is not None:
         file, code = frame.f_code.co_filename, frame.f_code
         if not is_library(f"{file}:{frame.f_lineno}"):
-            short = file.replace("\\", "/").rpartition("/")[2]
+            short = shown_file(file).replace("\\", "/").rpartition("/")[2]
             if code.co_name != "<module>":
                 yield from _named(local_variables(frame), f"{code.co_name}(), {short}")
             if id(frame.f_globals) not in modules:

@@ -11,7 +11,7 @@ from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.process import Process
-from hbmwatch._records.report import DeviceMemory
+from hbmwatch._records.report import DeviceMemory, Transfer
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.program import Program
 
@@ -30,6 +30,7 @@ def notes(
     message: OomMessage,
     call: CallInfo | None = None,
     device: DeviceMemory | None = None,
+    transfer: Transfer | None = None,
 ) -> tuple[str, ...]:
     """Sentences on the memory that ran out, what else is on the device, and its state now.
 
@@ -39,10 +40,11 @@ def notes(
         message: What the error's text says.
         call: What is known of the call.
         device: What else was on the device.
+        transfer: The host array that could not be copied, where no program failed.
     """
     figures = {} if message.memory_space in ON_CHIP else breakdown(program, summary, message)
     sentences = [
-        *message_notes(message, figures),
+        *message_notes(message, figures, is_transfer=transfer is not None),
         *_arguments(figures.get("arguments"), figures.get("limit")),
         *_rematerialized(summary),
         *_other_arrays(message, call, device),

@@ -25,17 +25,20 @@ _RESERVATION = (
 
 
 def message_notes(
-    message: OomMessage, breakdown: Mapping[str, int] | None = None
+    message: OomMessage,
+    breakdown: Mapping[str, int] | None = None,
+    is_transfer: bool = False,
 ) -> tuple[str, ...]:
     """Sentences on which memory ran out, what the figures count, and whether a retry can help.
 
     Args:
         message: What the error's text says.
         breakdown: What the program's memory was, where it is known: "total", "arguments", ...
+        is_transfer: Whether the copy of a host array failed, and no program.
     """
     notes = (
         _memory(message),
-        _phase(message),
+        _phase(message, is_transfer),
         *compiler_warnings(" ".join(message.text.split())),
         _temporaries(message, breakdown or {}),
         _fragmentation(message),
@@ -87,7 +90,7 @@ def _on_chip(space: str) -> str:
     )
 
 
-def _phase(message: OomMessage) -> str:
+def _phase(message: OomMessage, is_transfer: bool) -> str:
     """Whether a retry can help."""
     if message.phase == "compile" and message.memory_space in ("hbm", None):
         return (
@@ -99,6 +102,11 @@ def _phase(message: OomMessage) -> str:
         return (
             f"One allocation of {format_size(requested)} is larger than the {format_size(limit)} "
             "of the device. Retrying or freeing other arrays will not help."
+        )
+    if is_transfer:
+        return (
+            "No program failed: the host array did not fit on the device. Other arrays and "
+            "programs share this memory; retrying helps only after some of them are freed."
         )
     if message.phase == "run" and message.memory_space not in ON_CHIP:
         return (

@@ -101,6 +101,25 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """A host array that did not fit on a device when JAX copied it there: no program failed.
+
+    Attributes:
+        call: The function of JAX that was called ("device_put").
+        shape: The array's element type and dimensions ("f32[1048576,1048576]").
+        size_bytes: The size of the whole array.
+        source: The line of your code ("train.py:12"); "" if unknown.
+    """
+
+    __module__ = "hbmwatch"
+
+    call: str
+    shape: str
+    size_bytes: int
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """Why a program ran out of device memory: the message, the peak, the device, the remedies.
 
@@ -126,6 +145,7 @@ class ReportData:
         function: The name of the function that failed.
         program_is_guess: Whether it is not certain that the program of `summary` ran out; the first
             note says why. Then breakdown, rollup and findings are a guess as well.
+        transfer: The host array that could not be copied to a device; None if a program failed.
         process_index: jax.process_index() of the process that failed.
         process: The process that failed; None in a report of an older version, or of a log.
         versions: Package name -> version.
@@ -148,3 +168,4 @@ class ReportData:
     process: Process | None = None
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
     program_is_guess: bool = False
+    transfer: Transfer | None = None

@@ -18,6 +18,7 @@ from hbmwatch._records import process as process_records
 from hbmwatch._records import report as report_records
 
 if TYPE_CHECKING:
+    from hbmwatch._records.message import OomMessage
     from hbmwatch._records.report import ReportData
 
 T = TypeVar("T")
@@ -210,16 +211,17 @@ def fingerprint(report: ReportData) -> str:
     count that is a guess.
     """
     message, summary = report.message, report.summary
-    module = message.module
+    module, transfer = message.module, report.transfer
+    if transfer is not None:
+        return _hashed(message, transfer.call)
     if summary is not None and not report.program_is_guess:
         module = summary.module
     name = report.function or _JIT_PREFIX.sub("", module or "")
-    parts = (
-        message.platform,
-        message.phase,
-        message.memory_space,
-        message.pool,
-        _SEPARATORS.sub("_", _GENERATED_SUFFIX.sub("", name)).strip("_"),
-    )
+    return _hashed(message, _SEPARATORS.sub("_", _GENERATED_SUFFIX.sub("", name)).strip("_"))
+
+
+def _hashed(message: OomMessage, name: str) -> str:
+    """The fingerprint of what failed, by its name."""
+    parts = (message.platform, message.phase, message.memory_space, message.pool, name)
     text = "\n".join(part or "" for part in parts)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]

@@ -64,7 +64,11 @@ def title(report: ReportData) -> str:
 
 def _failed_name(report: ReportData) -> str:
     """What ran out: the function or the program, with "probably" if that is a guess."""
-    summary = report.summary
+    summary, transfer = report.summary, report.transfer
+    if transfer is not None:
+        size, source = format_size(transfer.size_bytes), clean(transfer.source, 60)
+        copied = f"{clean(transfer.call, 40)} of {size} {clean(transfer.shape, 60)}"
+        return f"{copied} at {source}" if source else copied
     module = report.message.module if summary is None else summary.module
     if summary is None or not report.program_is_guess:
         return clean(report.function or module or "the program", 60)

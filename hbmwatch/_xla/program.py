@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hbmwatch._records.cells import shown_file
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.protos import (
     AliasEntryProto,
@@ -233,7 +234,7 @@ class Program:
         if metadata.stack_frame_id:
             return self._frames(metadata.stack_frame_id)
         if metadata.source_file:
-            return (Frame(f"{metadata.source_file}:{metadata.source_line}", ""),)
+            return (Frame(f"{shown_file(metadata.source_file)}:{metadata.source_line}", ""),)
         return ()
 
     def _frames(self, frame_id: int) -> tuple[Frame, ...]:
@@ -260,7 +261,8 @@ class Program:
             return None
         known = 0 < location.function_name_id <= len(index.function_names)
         function = index.function_names[location.function_name_id - 1] if known else ""
-        return Frame(f"{index.file_names[location.file_name_id - 1]}:{location.line}", function)
+        file = shown_file(index.file_names[location.file_name_id - 1])
+        return Frame(f"{file}:{location.line}", function)
 
 
 def parse_program(hlo_proto: bytes, name: str) -> Program:

@@ -21,6 +21,7 @@ from hbmwatch import (
     PeakOp,
     PeakSummary,
     Process,
+    Transfer,
     parse_oom,
 )
 from hbmwatch._report.text import headline
@@ -65,6 +66,7 @@ def _records(record: type[Any]) -> st.SearchStrategy[Any]:
 for _record in (
     PeakOp,
     LiveArrays,
+    Transfer,
     Finding,
     OomMessage,
     PeakSummary,

@@ -44,5 +44,7 @@ def test_an_oom_in_a_cell_shows_its_report(tmp_path: Path) -> None:
     assert sum(reports) == 2, shell.stdout
     (bare, watched) = [cell for cell, count in zip(cells, reports, strict=True) if count]
     assert "jit_fill: 1.00 PiB" in bare and "jit_fill: 1.00 PiB" in watched
+    lines = [line for line in bare.splitlines() if "1.00 PiB  f32[" in line]
+    assert [line.split()[-1] for line in lines] == ["In[2]:1"]  # where the function was defined
     assert "next cell" in shell.stdout
     assert "invalid literal for int()" in shell.stdout
