@@ -21,6 +21,7 @@ from hbmwatch._cli.console import look_of, print_on_stderr, progress
 from hbmwatch._cli.logs import open_log
 from hbmwatch._messages.job_log import LogEnd
 from hbmwatch._messages.notes import message_notes
+from hbmwatch._messages.possible import possible_oom
 from hbmwatch._messages.stream import find_in_log
 from hbmwatch._records.look import Look
 from hbmwatch._report.report import OomReport
@@ -91,8 +92,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     files = options.files or ["-"]
     unreadable: list[CommandError] = []
-    lost: dict[str, str] = {}
-    found = itertools.chain.from_iterable(_find(file, unreadable, lost) for file in files)
+    ends: dict[str, LogEnd] = {}
+    found = itertools.chain.from_iterable(_find(file, unreadable, ends) for file in files)
     if options.json:
         count = _print_json(found)
     else:
@@ -107,6 +108,10 @@ def _run(options: argparse.Namespace) -> int:
         raise unreadable[-1]
     if not count and not options.json:
         print_on_stderr("no device out-of-memory error found in the input")
+    for note in dict.fromkeys(possible_oom(end.text()) for end in ends.values()):
+        if note:
+            print_on_stderr(note)
+    lost = {file: says for file, end in ends.items() if (says := end.lost_peer()) is not None}
     if lost:
         print_on_stderr(_lost_peers(lost))
     return DONE if count else NOTHING_FOUND
@@ -120,8 +125,8 @@ def _lost_peers(lost: Mapping[str, str]) -> str:
     return f"{name}{more}: this process lost another one ({says}), whose log has the cause"
 
 
-def _find(file: str, unreadable: list[CommandError], lost: dict[str, str]) -> Iterator[_Found]:
-    """The errors of a log, or the reports that a file stores; else add what it says of a peer."""
+def _find(file: str, unreadable: list[CommandError], ends: dict[str, LogEnd]) -> Iterator[_Found]:
+    """The errors of a log, or the reports that a file stores; else keep the end of the log."""
     end = LogEnd()
     count = 0
     try:
@@ -138,8 +143,8 @@ def _find(file: str, unreadable: list[CommandError], lost: dict[str, str]) -> It
                 yield _Found(OomReport(message, notes=message_notes(message)), file, line)
     except CommandError as error:
         unreadable.append(error)
-    if not count and (says := end.lost_peer()) is not None:
-        lost[file] = says
+    if not count:
+        ends[file] = end
 
 
 def _whole(first: bytes, blocks: Iterator[bytes]) -> bytes:

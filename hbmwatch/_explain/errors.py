@@ -119,11 +119,19 @@ def find_oom(error: BaseException) -> tuple[BaseException, OomMessage] | None:
 
 
 def may_be_oom(error: Exception) -> bool:
-    """Whether it is an OOM, or there is not even enough memory left to find out."""
+    """Whether it is or may be an OOM, or there is not even enough memory left to find out."""
     try:
-        return find_oom(error) is not None
+        return find_oom(error) is not None or bool(possibility(error))
     except Exception:
         return True
+
+
+def possibility(error: BaseException) -> str:
+    """A note on an error of JAX that may be an OOM although it does not say so; "" for others."""
+    from hbmwatch._messages.possible import possible_oom
+
+    note = possible_oom(text_of(error)) if belongs_to_jax(error) else ""
+    return f"hbmwatch: {note}" if note else ""
 
 
 def belongs_to_jax(error: BaseException) -> bool:

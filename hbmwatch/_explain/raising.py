@@ -17,6 +17,7 @@ from hbmwatch._explain.errors import (
     belongs_to_jax,
     find_oom,
     notes_of,
+    possibility,
     report_of,
 )
 from hbmwatch._explain.exit import exit_now
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from hbmwatch._records.message import OomMessage
     from hbmwatch._report.report import OomReport
 
-_WATCH_PACKAGE = "hbmwatch._watch."
+_WATCH_PACKAGES = ("hbmwatch._watch.", "hbmwatch._explain.")
+_WAITS = ("_wait_once", "wait_for_new_arrays")
 _JAX_SAYS = "JAX has removed its internal frames"  # on every error, and between text and report
 
 
@@ -81,6 +83,20 @@ def raise_explained(
     return report
 
 
+def hide_own_frames(explained: Exception) -> None:
+    """Take our frames off the traceback of what raise_explained raised; called where it is caught.
+
+    A bare `raise` afterwards adds no frame of the function that it is in, so the traceback shows
+    what a bare call would show, in every tool. Where JAX's traceback filtering is off, all frames
+    stay.
+    """
+    try:  # at the end of the interpreter the names of a module are None
+        if not _filters_nothing():
+            explained.__traceback__ = _callers_frames(explained)
+    except Exception:  # noqa: SIM105
+        pass
+
+
 def _say_why(error: Exception, failed: Exception) -> None:
     """Add a note on why an error that may be a device-memory OOM has no report."""
     with contextlib.suppress(Exception):
@@ -105,11 +121,16 @@ def _filters_nothing() -> bool:
 
 
 def _callers_frames(error: Exception) -> TracebackType | None:
-    """The error's traceback from the first frame on that is not the watch's own."""
+    """The error's traceback from the first frame on that is not the watch's own.
+
+    What the watch's own wait for the outputs calls is the watch's own, too.
+    """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(
-        _WATCH_PACKAGE
+        _WATCH_PACKAGES
     ):
+        if frames.tb_frame.f_code.co_name in _WAITS:
+            return None
         frames = frames.tb_next
     return frames
 
@@ -121,6 +142,9 @@ def _explained(
     known = report_of(error)
     found = find_oom(error) if known is None else None
     if found is None:
+        note = possibility(error) if known is None else ""
+        if note and note not in notes_of(error):
+            error.add_note(note)
         return None, known
     link, message = found
     report = _report(error, message, failed_call, settings)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hbmwatch._explain.failure import FailedCall, Settings
-from hbmwatch._explain.raising import raise_explained
+from hbmwatch._explain.raising import hide_own_frames, raise_explained
 from hbmwatch._watch.late import live_arrays, new_failed_arrays, wait_for_new_arrays
 from hbmwatch._watch.step import watch_function
 from hbmwatch._watch.switch import is_disabled
@@ -69,14 +69,23 @@ class WatchContext:
         before = self._before.pop()
         if self._disabled:
             return
-        if kind is None and self._settings.sync != "never":
-            try:
-                wait_for_new_arrays(before)
-            except Exception as late:
-                self._explain(late, before)
-                raise
-        elif isinstance(error, Exception):
-            self._explain(error, before)
+        try:
+            if kind is None and self._settings.sync != "never":
+                self._wait(before)
+            elif isinstance(error, Exception):
+                self._explain(error, before)
+        except Exception as explained:
+            hide_own_frames(explained)
+            raise
+
+    def _wait(self, before: dict[int, Any]) -> None:
+        """Wait for the arrays that were made in the block."""
+        __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
+        try:
+            wait_for_new_arrays(before)
+        except Exception as late:
+            self._explain(late, before)
+            raise
 
     def _explain(self, error: Exception, before: dict[int, Any]) -> None:
         """Raise HbmOomError in place of an OOM, and remember its report.

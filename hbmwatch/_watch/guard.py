@@ -12,7 +12,7 @@ import jax
 
 from hbmwatch._explain.errors import may_be_oom
 from hbmwatch._explain.failure import FailedCall, Settings
-from hbmwatch._explain.raising import raise_explained
+from hbmwatch._explain.raising import hide_own_frames, raise_explained
 from hbmwatch._jax import compiles
 from hbmwatch._jax.executable import direct_call
 from hbmwatch._jax.lowered import Leaf, array_leaves
@@ -51,6 +51,15 @@ class CompileHistory:
             self.shapes.append(array_leaves(target, args, kwargs))
         del self.shapes[:-_REMEMBERED_COMPILES]
 
+    def note_failure(self, before: float) -> None:
+        """Note what the compile took that a failed call has made, if it made one.
+
+        Args:
+            before: The number of compiles when the call began.
+        """
+        if before != _compiles and compiles.compiled_since(before):
+            self.seconds = compiles.compile_seconds()
+
 
 def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Settings) -> Any:
     """`target` as a closure that explains its OOMs; a class with __call__ costs twice as much.
@@ -63,11 +72,10 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
     history = CompileHistory()
-    wait_for_outputs = _WAITS[settings.sync]
-    must_wait = True
+    wait_for_outputs, must_wait = _WAITS[settings.sync], True
     # Bound here, because at the end of the interpreter the names of a module are None.
     explain, partial, suppress = raise_explained, functools.partial, contextlib.suppress
-    compiled_since = compiles.compiled_since
+    hide, compiled_since = hide_own_frames, compiles.compiled_since
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         nonlocal call, must_wait
@@ -92,10 +100,13 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
             __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
             must_wait = True
             with suppress(Exception):
-                if before != _compiles and compiled_since(before):
-                    history.seconds = compiles.compile_seconds()
+                history.note_failure(before)
             # A lambda here would make cells of args and kwargs, on every call.
-            explain(error, partial(failed_call, args, kwargs, out, history), settings)
+            try:
+                explain(error, partial(failed_call, args, kwargs, out, history), settings)
+            except Exception as explained:
+                hide(explained)
+                raise
             raise
 
     return watched

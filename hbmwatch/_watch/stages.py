@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hbmwatch._explain.failure import FailedCall, Settings
-from hbmwatch._explain.raising import raise_explained
+from hbmwatch._explain.raising import hide_own_frames, raise_explained
 from hbmwatch._watch.guard import CompileHistory, wrap_call
 from hbmwatch._watch.proving import shapes_of
 
@@ -75,7 +75,11 @@ class Lowered(Stage):
         except Exception as error:
             __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
             known = replace(known, compile_seconds=time.perf_counter() - start)
-            raise_explained(error, lambda: known, self._settings)
+            try:
+                raise_explained(error, lambda: known, self._settings)
+            except Exception as explained:
+                hide_own_frames(explained)
+                raise
             raise
         seconds = time.perf_counter() - start
         known = replace(known, compile=lambda _: compiled, compile_seconds=seconds)
@@ -132,7 +136,11 @@ def explaining(trace: Callable[..., Any], settings: Settings) -> Callable[..., A
             return trace(*args, **kwargs)
         except Exception as error:
             __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
-            raise_explained(error, FailedCall, settings)
+            try:
+                raise_explained(error, FailedCall, settings)
+            except Exception as explained:
+                hide_own_frames(explained)
+                raise
             raise
 
     return traced

@@ -75,6 +75,24 @@ def test_a_log_of_a_process_that_lost_another_one(
     )
 
 
+def test_an_error_that_may_be_an_oom_is_mentioned(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It is not counted as one, and is told once for all logs."""
+    logs = [tmp_path / name for name in ("a.log", "b.log")]
+    for log in logs:
+        log.write_text("jax.errors.JaxRuntimeError: INTERNAL: YNNPACK operation failed: error\n")
+
+    assert run(capsys, "explain", *map(str, logs)) == (
+        1,
+        "",
+        "hbmwatch: no device out-of-memory error found in the input\n"
+        "hbmwatch: XLA gives no reason for this failure of YNNPACK, the library that computes "
+        "matrix products on the CPU. Possibly memory ran out: it fails like this when its buffers "
+        "do not fit in host memory.\n",
+    )
+
+
 def test_equal_messages_are_one_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

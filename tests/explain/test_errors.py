@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import gc
+import inspect
 import multiprocessing
 import pickle
 import subprocess
@@ -21,7 +22,7 @@ import pytest
 
 from hbmwatch import HbmOomError, OomReport, watch_hbm
 from hbmwatch._explain.errors import ReportNote, find_oom, report_of
-from tests.live import fill
+from tests.live import SMALL, fill
 
 TEXT = "RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes."
 HEADLINE = "hbmwatch: fill ran out of memory at run time on CPU: requested 1.00 PiB"
@@ -128,12 +129,12 @@ def helper(x: jax.Array) -> Any:
         raise
 
 
-def in_a_block(x: jax.Array) -> None:
+def helper_in_a_block(x: jax.Array) -> None:
     with watch_hbm():
         helper(x)
 
 
-@pytest.mark.parametrize("watched", [in_a_block, watch_hbm(helper, jit=False)])
+@pytest.mark.parametrize("watched", [helper_in_a_block, watch_hbm(helper, jit=False)])
 def test_the_frames_and_notes_below_the_watch_are_kept(watched: Any) -> None:
     """Where a whole loop is watched, the traceback still says which line of it failed."""
     try:
@@ -144,6 +145,69 @@ def test_the_frames_and_notes_below_the_watch_are_kept(watched: Any) -> None:
 
     assert "helper" in names
     assert notes[0] == "batch 17" and [type(note) for note in notes] == [str, ReportNote]
+
+
+def late(x: jax.Array) -> jax.Array:
+    """Fails asynchronously, so that whoever waits raises the error."""
+    return fill(x) @ jnp.ones(2**24)
+
+
+def in_a_call(step: Any) -> None:
+    step(jnp.ones(8)).block_until_ready()
+
+
+def in_a_block(step: Any) -> None:
+    with watch_hbm():
+        kept = jax.jit(inspect.unwrap(step))(jnp.ones(8))
+    kept.block_until_ready()
+
+
+def in_a_helper(step: Any) -> None:
+    watch_hbm(in_a_call, jit=False)(step)
+
+
+SHOWN = {  # the frames of the error: the last one is the user's line
+    in_a_call: ["test_the_last_frame_is_the_users", "in_a_call"],
+    in_a_block: ["test_the_last_frame_is_the_users", "in_a_block"],
+    in_a_helper: ["test_the_last_frame_is_the_users", "in_a_helper", "in_a_call"],
+}
+
+
+@pytest.mark.parametrize("fun", [fill, late])
+@pytest.mark.parametrize("call", SHOWN)
+def test_the_last_frame_is_the_users(call: Any, fun: Any, tmp_path: Path) -> None:
+    """In every tool, also in one that knows no marks of hidden frames: there are none of ours."""
+    step = jax.jit(fun) if call is in_a_helper else watch_hbm(fun, logdir=tmp_path)
+    try:
+        call(step)
+    except HbmOomError as error:
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+    assert [name for n, name in enumerate(frames) if name not in frames[:n]] == SHOWN[call]
+
+
+def test_a_compiled_program_has_the_frames_of_a_bare_one(tmp_path: Path) -> None:
+    """JAX leaves its own ones in there."""
+    frames = []
+    for step in (jax.jit(fill), watch_hbm(fill, logdir=tmp_path)):
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            step.lower(SMALL).compile()(SMALL)
+        frames.append([frame.name for frame in traceback.extract_tb(caught.value.__traceback__)])
+
+    assert frames[0] == frames[1]
+
+
+def test_where_jax_hides_no_frames_ours_stay(tmp_path: Path) -> None:
+    """As with JAX's own frames, to find faults in them."""
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        watch_hbm(fill, logdir=tmp_path)(SMALL)
+    except HbmOomError as error:
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    finally:
+        jax.config.update("jax_traceback_filtering", "auto")
+
+    assert frames[-2:] == ["watched", "raise_explained"]
 
 
 def test_what_was_being_handled_is_shown_as_with_bare_jit(tmp_path: Path) -> None:

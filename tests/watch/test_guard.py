@@ -18,6 +18,7 @@ import pytest
 
 import hbmwatch
 from hbmwatch import HbmOomError, watch_hbm
+from hbmwatch._messages.possible import possible_oom
 from tests.live import PETABYTE, SIDE, SMALL, fails, fill
 
 
@@ -136,6 +137,32 @@ def test_a_step_that_succeeds_never_fails_for_our_waiting(tmp_path: Path) -> Non
         assert watch(lambda: unsortable)() is unsortable
         out = watch(lambda state: {"old": state, "new": inner(state)})(jnp.ones(4))
         assert out["new"].tolist() == [2.0] * 4
+
+
+def tiled_product(w: jax.Array, x: jax.Array) -> jax.Array:
+    """A matrix product of a terabyte, which XLA leaves to YNNPACK in newer versions."""
+    return jnp.tanh(jnp.tile(x, (2**24, 1)) @ w).sum()
+
+
+def test_a_failure_that_may_be_an_oom_is_neither_swallowed_nor_called_one(tmp_path: Path) -> None:
+    """YNNPACK gives no reason: JAX's own error gets out of the wait, with a note, once."""
+    arguments = jnp.ones((256, 256)), jnp.ones((64, 256))
+    with pytest.raises(jax.errors.JaxRuntimeError) as bare:
+        jax.jit(tiled_product)(*arguments).block_until_ready()
+    if "YNNPACK" not in str(bare.value):
+        pytest.skip("this jaxlib does not use YNNPACK, or says that memory ran out")
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught, watch_hbm(tmp_path) as watch:
+        watch_hbm(tiled_product, logdir=tmp_path)(*arguments)
+
+    assert type(caught.value) is type(bare.value)
+    assert (str(caught.value), watch.report) == (str(bare.value), None)
+    notes = [note for note in caught.value.__notes__ if "hbmwatch" in note]
+    assert notes == [f"hbmwatch: {possible_oom(str(bare.value))}"]
+    assert "Possibly memory ran out" in notes[0]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="YNNPACK"), watch_hbm():
+        kept = jax.jit(tiled_product)(*arguments)
+    del kept
 
 
 WARM = """
