@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.graph import MOVES, Graph, elements
 from hbmwatch._analysis.loops import LoopBuffer, LoopBuffers
 from hbmwatch._analysis.origin import Origin, origin
+from hbmwatch._analysis.places import stack_of
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._analysis.updates import updated
 from hbmwatch._records.peak import PeakSummary
@@ -183,6 +184,9 @@ class PeakBuffers:
             name, source, inferred = op.op_name, op.source, False
             if filled is not None or not (op.op_name or is_parameter):
                 name, source, inferred = self._name(op, instruction, filled)
+            elif op.source:
+                readers = (instruction, *self.graph.users(instruction))
+                source = next(filter(None, map(self.line_of, readers)), "")
             element_type, dims = arrays[op.shape]
             yield LiveBuffer(op, instruction, element_type, dims, name, source, inferred, filled)
 
@@ -243,10 +247,14 @@ class PeakBuffers:
         )
         if found is None or not found.metadata.op_name:
             return op.op_name, op.source, False
-        source = user_frame(self.program.frames(found))
+        source = self.line_of(found)
         if filled is None:
             source = op.source or source
         return found.metadata.op_name, source, True
+
+    def line_of(self, instruction: HloInstructionProto) -> str:
+        """The user's line that an instruction is from ("train.py:88"); "" where unknown."""
+        return user_frame([frame.line for frame in stack_of(self.graph, instruction)])
 
     def _named(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
         """The nearest instruction with an op_name: inside, above, then among the users."""

@@ -107,6 +107,19 @@ def with_roles(facts: ProgramFacts) -> PeakSummary:
         for live in facts.live
         if live.loop_buffer is not None and live.inferred
     }
+    # Lines of another call, and arguments that XLA names after the loop that reads them.
+    written |= {
+        live.op.instruction: ("", live.source)
+        for live in facts.live
+        if not live.inferred and live.source != live.op.source
+    }
+    arguments = _arguments(facts)
+    written |= {
+        op.instruction: (arguments[op.instruction].path, "")
+        for op in facts.summary.ops
+        if op.kind == "parameter" and op.op_name and op.instruction in arguments
+        if arguments[op.instruction].path != op.op_name
+    }
     make: Callable[..., PeakOp] = PeakOp
     ops = []
     for op, role in named:
@@ -115,9 +128,15 @@ def with_roles(facts: ProgramFacts) -> PeakSummary:
     return dataclasses.replace(facts.summary, ops=tuple(ops))
 
 
+def _arguments(facts: ProgramFacts) -> dict[str, Argument]:
+    """The arguments by their instructions, as the summary names these."""
+    rows = (parameter.instruction.name for parameter in facts.buffers.graph.parameters)
+    return dict(zip(rows, facts.arguments, strict=True))
+
+
 def _roles(facts: ProgramFacts) -> Iterator[str]:
     """The role of each buffer of the peak."""
-    arguments = {argument.path: argument for argument in facts.arguments}
+    arguments = _arguments(facts)
     saved = {live.op.instruction for live in facts.buffers.saved}
     lives = {live.op.instruction: live for live in facts.live}
     weights = {a.dims for a in facts.arguments if a.number in facts.state}
@@ -125,7 +144,7 @@ def _roles(facts: ProgramFacts) -> Iterator[str]:
     trains = facts.buffers.differentiated
     for op in facts.summary.ops:
         if op.kind == "parameter":
-            yield _argument_role(arguments.get(op.op_name), facts.state, batch, trains)
+            yield _argument_role(arguments.get(op.instruction), facts.state, batch, trains)
         else:
             live = lives.get(op.instruction)
             yield _role(op, live, op.instruction in saved, weights)

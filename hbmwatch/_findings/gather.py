@@ -16,7 +16,6 @@ from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import SHARDING, at_lines, list_some, plural
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
-from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.protos import HloInstructionProto
 from hbmwatch._xla.shapes import element_count
 from hbmwatch._xla.shardings import is_replicated
@@ -200,7 +199,7 @@ def _parts(facts: ProgramFacts, gathered: Sequence[Copy]) -> Finding:
     buffers = [copy.live for copy in gathered]
     largest = max(gathered, key=lambda copy: copy.live.size_bytes)
     shape = largest.live.op.shape.partition("{")[0]
-    made = user_frame(facts.program.frames(largest.source))
+    made = facts.buffers.line_of(largest.source)
     source = f"a sharded value computed at {made}" if made else "a sharded value"
     what, remedy = "computed value", _OF_VALUE
     if largest.argument is not None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_forward
+from hbmwatch._analysis.places import stack_of
 from hbmwatch._findings.advice import all_bytes
 from hbmwatch._findings.phrases import at_line
 from hbmwatch._records.libraries import is_library
@@ -92,7 +93,7 @@ def _made_at(facts: ProgramFacts, live: LiveBuffer) -> Sequence[Frame]:
     made = live.instruction
     if live.loop_buffer is not None:
         made = facts.buffers.loop_buffers.written(live.loop_buffer)
-    return facts.program.stack(made)
+    return stack_of(facts.buffers.graph, made)
 
 
 def _calls(stack: Sequence[Frame]) -> Calls:

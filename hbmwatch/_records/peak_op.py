@@ -32,9 +32,11 @@ class PeakOp:
         functions: The function of each frame of `stack`; "" where XLA does not name it. They do not
             count for equality.
         written_name: The op_name of the value that a loop writes into the buffer slice by slice,
-            where a loop fills it; XLA names such a buffer after what it starts from. "" for every
-            other buffer. It does not count for equality.
-        written_source: The source line of that value.
+            where a loop fills it; XLA names such a buffer after what it starts from. Of an argument
+            that XLA names after the loop that reads it, its pytree path. "" for every other
+            buffer. It does not count for equality.
+        written_source: The source line of that value; also of a buffer whose `source` is a line of
+            another call, as JAX traces a helper of its own once for all of them.
     """
 
     __module__ = "hbmwatch"
@@ -79,4 +81,4 @@ class PeakOp:
     @property
     def path(self) -> str | None:
         """The pytree path of the argument ("state.params['w']"); None unless it is a parameter."""
-        return self.op_name or None if self.kind == "parameter" else None
+        return self.shown_name or None if self.kind == "parameter" else None

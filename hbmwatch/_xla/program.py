@@ -224,6 +224,16 @@ class Program:
         module = self.proto.hlo_module
         return module.spmd_output_sharding if module.HasField("spmd_output_sharding") else None
 
+    @functools.cached_property
+    def step_names(self) -> Set[str]:
+        """The names of the jitted function on the stacks; none where no stack has it.
+
+        It may be in a class or in another function: "main.<locals>.step".
+        """
+        step = self.module.removeprefix("jit_")
+        names = self.proto.hlo_module.stack_frame_index.function_names
+        return frozenset(name for name in names if name.rpartition(".")[2] == step)
+
     def frames(self, instruction: HloInstructionProto) -> tuple[str, ...]:
         """The Python stack of an instruction, as "/path/file.py:line", innermost first."""
         return tuple(frame.line for frame in self.stack(instruction))

@@ -6,6 +6,7 @@ import pytest
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import breakdown, rollup, with_roles
+from hbmwatch._jax.lowered import CallInfo, Leaf
 from hbmwatch._records.message import OomMessage
 from tests.findings.cases import UNUSABLE, explained
 from tests.hlo import MIB, Hlo
@@ -19,6 +20,20 @@ def test_roles_change_nothing_else() -> None:
     told = with_roles(ProgramFacts(program, summary))
     assert told == summary
     assert all(op.role for op in told.ops) and not any(op.role for op in summary.ops)
+
+
+def test_an_argument_that_xla_names_after_a_loop_is_shown_by_its_path() -> None:
+    """In the rows, and in the bytes by path."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512, path="jit(f)/while")
+    made = hlo.add("negate", w, dims=(512, 512))
+    call = CallInfo((Leaf("params['w']", (512, 512), "float32"),))
+    told = with_roles(hlo.facts((made,), call=call))
+
+    assert [op.path for op in told.ops] == ["params['w']", None]
+    assert [op.shown_name for op in told.ops] == ["params['w']", ""]
+    assert rollup(told)["path"] == {"params": MIB, "(temporary)": MIB}
+    assert {op.role for op in told.ops} == {"parameters", "other temporaries"}
 
 
 @pytest.mark.tpu
