@@ -34,7 +34,14 @@ OWNERS = {
     "jax._src": {"_jax"},
 }
 # To read a message, a stored report or a log, these are enough.
-LIGHT = ("_messages.parse", "_messages.notes", "_report.report", "_report.diff", "_xla.terms")
+LIGHT = (
+    "_messages.parse",
+    "_messages.notes",
+    "_report.report",
+    "_report.diff_text",
+    "_report.comparison",
+    "_xla.terms",
+)
 HEAVY = {"jax", "numpy", "google", "xprof"}
 
 

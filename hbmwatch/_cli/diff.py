@@ -6,45 +6,66 @@ import argparse
 import json
 from pathlib import Path
 
-from hbmwatch._cli.command import DONE, Command, CommandError, add_json_option, add_peak_options
-from hbmwatch._cli.console import print_json, progress, read_text
-from hbmwatch._records.peak import PeakSummary
+from hbmwatch._cli.command import (
+    DONE,
+    NOTHING_FOUND,
+    Command,
+    CommandError,
+    add_json_option,
+    add_peak_options,
+)
+from hbmwatch._cli.console import look_of, print_json, progress, read_text, write_text
+from hbmwatch._cli.peak import add_limit_options, limit_of, report_of_profile
+from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a profile, or a report saved as JSON")
     parser.add_argument("b", metavar="B", help="the profile or report to compare with")
+    add_limit_options(parser)
+    parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
     add_peak_options(parser)
     add_json_option(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from hbmwatch._report.diff import diff_dict, diff_text
+    from hbmwatch._report.comparison import Comparison
+    from hbmwatch._report.diff_text import diff_text
 
+    limit, note = limit_of(options)
     with progress("reading the two peaks"):
-        (before, limit), (after, other) = (_peak(path, options) for path in (options.a, options.b))
+        before, after = (_report(path, options) for path in (options.a, options.b))
+    known = (limit, _known_limit(after), _known_limit(before))
+    comparison = Comparison(before, after, next((n for n in known if n is not None), None), note)
+    if options.html is not None:
+        from hbmwatch._report.diff_html import diff_page
+
+        names = tuple(clean(name, 80) for name in (options.a, options.b))
+        write_text(options.html, diff_page(comparison, *names))
     if options.json:
-        print_json(diff_dict(before, after))
+        print_json(comparison.to_dict())
     else:
-        print(diff_text(before, after, options.top, limit if limit is not None else other))
-    return DONE
+        print(diff_text(comparison, options.top, look_of(options)))
+    fits = limit is None or comparison.total_bytes[1] <= limit
+    return DONE if fits else NOTHING_FOUND
 
 
-def _peak(path: str, options: argparse.Namespace) -> tuple[PeakSummary, int | None]:
-    """The peak in a profile, or in a report that was saved as JSON, and the limit in a report."""
+def _report(path: str, options: argparse.Namespace) -> OomReport:
+    """The report on a profile, or one that was saved as JSON."""
     if not _is_saved_report(path):
-        from hbmwatch._profiles.load import load_peak_summary
-
-        space = options.memory_space
-        return load_peak_summary(path, module=options.module, memory_space=space), None
+        return report_of_profile(path, options.module, options.memory_space)
     try:
         report = OomReport.from_dict(json.loads(read_text(path)))
     except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
         raise CommandError(f"{path} is not a saved hbmwatch report: {error}") from error
     if report.summary is None:
         raise CommandError(f"the report in {path} has no memory peak")
-    return report.summary, report.breakdown.get("limit", report.message.limit_bytes)
+    return report
+
+
+def _known_limit(report: OomReport) -> int | None:
+    return report.breakdown.get("limit", report.message.limit_bytes)
 
 
 def _is_saved_report(path: str) -> bool:
@@ -65,7 +86,7 @@ COMMAND = Command(
     examples=(
         "hbmwatch diff /tmp/xprof-batch-8 /tmp/xprof-batch-9",
         "hbmwatch peak --json /tmp/xprof > before.json",
-        "hbmwatch diff before.json /tmp/xprof",
+        "hbmwatch diff before.json /tmp/xprof --html diff.html",
     ),
     add_arguments=_add_arguments,
     run=_run,

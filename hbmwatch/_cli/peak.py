@@ -41,21 +41,34 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run", dest="run_name", metavar="RUN", help="run to read (default: the newest, by name)"
     )
     parser.add_argument("--host", metavar="HOST", help="host to read (default: all of the run)")
+    add_limit_options(parser)
+    parser.add_argument("--html", metavar="FILE", help="also write an HTML report")
+    add_peak_options(parser)
+    add_json_option(parser)
+
+
+def add_limit_options(parser: argparse.ArgumentParser) -> None:
+    """Add --limit and --on, with which `limit_of` knows a limit."""
     parser.add_argument(
         "--limit", type=size, metavar="SIZE", help="check that the module fits, such as 80GiB"
     )
     parser.add_argument(
         "--on", metavar="DEVICE", help="check that the module fits a device, such as v5e or h100"
     )
-    parser.add_argument("--html", metavar="FILE", help="also write an HTML report")
-    add_peak_options(parser)
-    add_json_option(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    limit, device = _limit(options)
+    limit, device = limit_of(options)
     with progress("reading the profile"):
-        report = _report(options, limit, device)
+        report = report_of_profile(
+            options.logdir,
+            options.module,
+            options.memory_space,
+            run=options.run_name,
+            host=options.host,
+            limit_bytes=limit,
+            device=device,
+        )
     if options.html is not None:
         with progress("writing the HTML report"):
             write_text(options.html, report.to_html())
@@ -68,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     return DONE if fits else NOTHING_FOUND
 
 
-def _limit(options: argparse.Namespace) -> tuple[int | None, str]:
+def limit_of(options: argparse.Namespace) -> tuple[int | None, str]:
     """The limit to check, and the device that has it."""
     if options.on is None or options.limit is not None:
         return options.limit, ""
@@ -86,34 +99,47 @@ def _limit(options: argparse.Namespace) -> tuple[int | None, str]:
     )
 
 
-def _report(options: argparse.Namespace, limit: int | None, device: str) -> OomReport:
-    """The report on a program that need not have failed: its message is empty."""
+def report_of_profile(
+    path: str,
+    module: str | None,
+    memory_space: str,
+    *,
+    run: str | None = None,
+    host: str | None = None,
+    limit_bytes: int | None = None,
+    device: str = "",
+) -> OomReport:
+    """The report on a program that need not have failed: its message is empty.
+
+    Args:
+        path: The profile, as the help of `peak` says.
+        module: The module to read; None: the one with the highest peak.
+        memory_space: The memory space to read.
+        run: The run of a log folder; None: the newest.
+        host: The host of the run; None: all.
+        limit_bytes: The limit to check; None for no check.
+        device: What has that limit, in parentheses.
+    """
     from hbmwatch._explain.breakdown import breakdown
     from hbmwatch._explain.conclude import add_findings
     from hbmwatch._explain.problems import Problems
     from hbmwatch._profiles.load import load_program
     from hbmwatch._xla.peak import caveats
 
-    loaded = load_program(
-        options.logdir,
-        module=options.module,
-        memory_space=options.memory_space,
-        run=options.run_name,
-        host=options.host,
-    )
-    is_log_folder = (Path(options.logdir) / "plugins" / "profile").is_dir()
+    loaded = load_program(path, module=module, memory_space=memory_space, run=run, host=host)
+    is_log_folder = (Path(path) / "plugins" / "profile").is_dir()
     summary = loaded.summary
-    needed = None if limit is None else summary.total_allocation_bytes
+    needed = None if limit_bytes is None else summary.total_allocation_bytes
     report = OomReport(
-        OomMessage("", used_bytes=needed, limit_bytes=limit),
+        OomMessage("", used_bytes=needed, limit_bytes=limit_bytes),
         summary,
-        notes=_notes(loaded, options.module, limit, device),
-        logdir=options.logdir if is_log_folder else None,
+        notes=_notes(loaded, module, limit_bytes, device),
+        logdir=path if is_log_folder else None,
     )
     problems = Problems(caveats(summary))
     if loaded.program is None:
         problems.append("findings: the JSON of XProf's Memory Viewer holds no program")
-    elif options.memory_space == "hbm":
+    elif memory_space == "hbm":
         source = (loaded.program, summary, report.message)
         sizes = problems.try_or_default("breakdown", {}, breakdown, *source)
         report = dataclasses.replace(report, breakdown=sizes)

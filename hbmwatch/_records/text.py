@@ -115,13 +115,18 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def by_kind(ops: Sequence[PeakOp]) -> list[str]:
-    """Bytes at the peak by kind of buffer, most first, and the padding in them."""
+def bytes_by_kind(ops: Iterable[PeakOp]) -> dict[str, int]:
+    """Bytes at the peak by kind of buffer, as JAX calls it: "arguments"."""
     totals: dict[str, int] = {}
     for op in ops:
         name = _PLURALS.get(op.kind) or kind_name(op.kind) if op.instruction else "small buffers"
         totals[name] = totals.get(name, 0) + op.size_bytes
-    totals = dict(sorted(totals.items(), key=lambda item: -item[1]))
+    return totals
+
+
+def by_kind(ops: Sequence[PeakOp]) -> list[str]:
+    """Bytes at the peak by kind of buffer, most first, and the padding in them."""
+    totals = dict(sorted(bytes_by_kind(ops).items(), key=lambda item: -item[1]))
     totals["padding"] = sum(op.padding_bytes for op in ops if op.instruction)
     return [f"{name} {format_size(total)}" for name, total in totals.items()]
 

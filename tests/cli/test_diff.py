@@ -25,7 +25,7 @@ def test_a_saved_report_is_compared_with_a_profile(
     status, out, _ = run(capsys, "diff", str(saved), str(profile), "--module", "jit_double")
     assert (status, out.splitlines()[0]) == (
         0,
-        "Peak of jit_triple, jit_double: 34.3 MiB -> 781 KiB (-33.6 MiB)",
+        "Memory of jit_triple, jit_double: 34.3 MiB -> 781 KiB (-33.6 MiB)",
     )
 
 
@@ -55,3 +55,31 @@ def test_json_has_both_totals_and_the_changes(
     status, out, _ = run(capsys, "diff", str(profile), str(profile), "--json")
     values = json.loads(out)
     assert (status, values["changes"], values["before"]) == (0, [], values["after"])
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "verdict"),
+    [
+        ("40MiB", 0, "The first program is below the limit of 40 MiB, and the second fits."),
+        (
+            "1MiB",
+            1,
+            "33.3 MiB was above the limit of 1 MiB; the change frees 0 B: 33.3 MiB remains.",
+        ),
+    ],
+)
+def test_a_limit_decides_and_a_page_is_written(
+    capsys: pytest.CaptureFixture[str],
+    profile: Path,
+    tmp_path: Path,
+    limit: str,
+    status: int,
+    verdict: str,
+) -> None:
+    """The exit status is 1 if the second program does not fit, as that of `peak`."""
+    page = tmp_path / "diff.html"
+    command = ("diff", str(profile), str(profile), "--limit", limit, "--html", str(page))
+    ended, out, _ = run(capsys, *command)
+
+    assert (ended, out.splitlines()[1].strip()) == (status, verdict)
+    assert verdict in page.read_text(encoding="utf-8")

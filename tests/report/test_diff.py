@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hbmwatch import PeakOp, PeakSummary
+from hbmwatch import Finding, OomMessage, OomReport, PeakOp, PeakSummary
+from hbmwatch._records.look import Look
 from hbmwatch._records.sizes import format_size
-from hbmwatch._report.diff import Change, Group, changes, diff_dict, diff_text
+from hbmwatch._report.comparison import Comparison, Entry
+from hbmwatch._report.diff import Change, Group, changes
+from hbmwatch._report.diff_text import diff_text
 from hbmwatch._xla.peak import peak_summary
 from tests import programs
 
@@ -51,6 +55,12 @@ def _peak(
     return peak_summary(programs.compile_lowered(lowered).program)
 
 
+def compared(before: PeakSummary, after: PeakSummary, limit_bytes: int | None = None) -> Comparison:
+    """Two peaks as reports, side by side."""
+    reports = [OomReport(OomMessage(""), summary) for summary in (before, after)]
+    return Comparison(reports[0], reports[1], limit_bytes)
+
+
 def _touched(after: PeakSummary) -> dict[tuple[str, str], int]:
     """By how much each kind and name of buffer grew, from the unchanged step."""
     found = changes(_peak(), after)
@@ -61,9 +71,9 @@ def _touched(after: PeakSummary) -> dict[tuple[str, str], int]:
 def test_a_compile_has_not_changed_from_itself() -> None:
     """Equal programs have equal peaks, and the text says so."""
     assert changes(_peak(), _peak()) == ()
-    size = format_size(_peak().peak_bytes)
-    assert diff_text(_peak(), _peak(), 10).splitlines() == [
-        f"Peak of jit_step: {size} -> {size} (+0 B)",
+    size = format_size(_peak().total_allocation_bytes)
+    assert diff_text(compared(_peak(), _peak())).splitlines() == [
+        f"Memory of jit_step: {size} -> {size} (+0 B)",
         "  no changes",
     ]
 
@@ -112,7 +122,12 @@ def test_donation_frees_the_outputs_and_nothing_else() -> None:
     after = _peak(donate=True)
     weights = DEPTH * WIDTH * WIDTH * 4
     assert {kind: delta for (kind, _), delta in _touched(after).items()} == {"output": -weights}
-    assert "aliased with outputs: 0 B -> 2.00 GiB (+2.00 GiB)" in diff_text(_peak(), after, 10)
+    comparison = compared(_peak(), after)
+    assert Entry("reused by outputs (donated)", 0, weights, True) in comparison.account()
+    assert [
+        sum(getattr(entry, field) for entry in comparison.account() if not entry.is_part)
+        for field in ("before_bytes", "after_bytes")
+    ] == list(comparison.total_bytes)
 
 
 @pytest.mark.tpu
@@ -180,9 +195,9 @@ def test_the_text_says_what_grew_from_what() -> None:
     before = _summary(*[_op("jit(step)/dot", "train.py:41", 4, shape="f32[8,4]{1,0}")] * 8)
     grown = [_op("jit(step)/dot", "train.py:41", 5, shape="f32[9,4]{1,0}")] * 8
     after = _summary(*grown, _op("jit(step)/sort", "train.py:50", 2, shape="s32[7]{0}"))
-    assert diff_text(before, after, 1).splitlines() == [
-        "Peak of jit_step: 32.00 GiB -> 42.00 GiB (+10.00 GiB)",
-        "  temporaries: 32.00 GiB -> 42.00 GiB (+10.00 GiB)",
+    assert diff_text(compared(before, after), 1).splitlines() == [
+        "Memory of jit_step: 32.00 GiB -> 42.00 GiB (+10.00 GiB)",
+        "  temporaries  32.00 GiB -> 42.00 GiB  (+10.00 GiB)",
         "  Changes at the peak",
         "    +8.00 GiB  temporary  dot  train.py:41",
         "                          8 x 4.00 GiB -> 8 x 5.00 GiB  f32[8,4] -> f32[9,4]",
@@ -195,12 +210,20 @@ def test_the_values_say_the_same() -> None:
     before, after = _summary(_op("dot", "a.py:1", 1)), _summary(_op("dot", "a.py:1", 3))
     group = {"count": 1, "shape": "f32[8]"}
     side = {"module": "jit_step", "memory_space": "hbm", "parameter_bytes": 0, "aliased_bytes": 0}
+    side |= {"output_bytes": 0}
+    totals = ("peak_bytes", "total_allocation_bytes", "temporary_bytes")
     one = {"size_bytes": GIB, "largest_bytes": GIB}
     three = {"size_bytes": 3 * GIB, "largest_bytes": 3 * GIB}
-    assert diff_dict(before, after) == {
+    entry = {"name": "temporaries", "before_bytes": GIB, "after_bytes": 3 * GIB, "is_part": False}
+    assert compared(before, after, 2 * GIB).to_dict() == {
         "schema": 1,
-        "before": {**side, "peak_bytes": GIB, "output_bytes": 0, "temporary_bytes": GIB},
-        "after": {**side, "peak_bytes": 3 * GIB, "output_bytes": 0, "temporary_bytes": 3 * GIB},
+        "before": {**side, **dict.fromkeys(totals, GIB)},
+        "after": {**side, **dict.fromkeys(totals, 3 * GIB)},
+        "limit_bytes": 2 * GIB,
+        "verdict": "The first program is below the limit of 2.00 GiB, and the second is 1.00 GiB "
+        "above it.",
+        "account": [entry],
+        "findings": {"gone": [], "new": []},
         "changes": [
             {
                 "kind": "temporary",
@@ -218,8 +241,8 @@ def test_buffers_of_several_sizes_are_summed_in_the_text() -> None:
     """Only equal buffers read as "2 x 1.00 GiB"."""
     before = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 1))
     after = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 3))
-    line = diff_text(before, after, 1).splitlines()[-1]
-    assert line.split("  ")[-2].strip() == "2 x 1.00 GiB -> 4.00 GiB in 2"
+    line = diff_text(compared(before, after), 1).splitlines()[-1]
+    assert line.split("  ")[-2].strip() == "2 x 1.00 GiB -> 2 buffers, 4.00 GiB"
 
 
 @pytest.mark.parametrize(
@@ -256,5 +279,112 @@ def test_a_known_limit_gives_a_verdict(before: int, after: int, verdict: str) ->
         for gib in (before, after)
     ]
 
-    assert diff_text(peaks[0], peaks[1], 10, 8 * GIB).splitlines()[1].strip() == verdict
-    assert verdict not in diff_text(peaks[0], peaks[1], 10)
+    assert diff_text(compared(peaks[0], peaks[1], 8 * GIB)).splitlines()[1].strip() == verdict
+    assert verdict not in diff_text(compared(peaks[0], peaks[1]))
+
+
+@pytest.mark.parametrize("width", [60, 80, 99, 130, 200])
+def test_the_text_is_as_wide_as_asked_for(width: int) -> None:
+    """At each width nothing is longer, and sizes, counts and hbmwatch's own words are whole."""
+    name = "jit(step)/" + "a_long_scope/" * 12 + "dot_general"
+    source = "a_long_name_of_a_file_that_somebody_chose.py:1041"
+    before = _summary(*[_op(name, source, 4, shape="f32[131072,8192,16]{2,1,0}")] * 8)
+    after = _summary(
+        *[_op(name, source, 5, shape="f32[131072,16384,16]{2,1,0}")] * 8, _op("", "", 1)
+    )
+    look = Look(width)
+    text = diff_text(compared(before, after, 30 * GIB), look=look)
+
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    told = "2.00 GiB was above the limit of 30.00 GiB; the change adds 9.00 GiB: 11.00 GiB remains."
+    assert [
+        one
+        for one in (told, "8 x 4.00 GiB -> 8 x 5.00 GiB", "none -> 1.00 GiB")
+        if one not in words
+    ] == []
+
+
+# --- by group, and what was found -----------------------------------------------------------------
+
+
+def test_what_is_not_in_use_at_the_peak_is_in_the_account() -> None:
+    """The lines sum to what the program needs, which is more than its peak."""
+    before, after = _summary(_op("dot", "a.py:1", 4)), _summary(_op("dot", "a.py:1", 3))
+    after = dataclasses.replace(
+        after, total_allocation_bytes=5 * GIB, fragmentation_bytes=2 * GIB, aliased_bytes=GIB
+    )
+    comparison = compared(before, after)
+
+    assert comparison.account() == (
+        Entry("reused by outputs (donated)", 0, GIB, is_part=True),
+        Entry("temporaries", 4 * GIB, 3 * GIB),
+        Entry("not in use at the peak", 0, 2 * GIB),
+    )
+    assert comparison.total_bytes == (4 * GIB, 5 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("grouping", "expected"),
+    [
+        ("origin", {"jvp()/dot": (0, 1), "layer_*/mul": (1, 2)}),
+        ("role", {"forward temporaries": (0, 1), "other temporaries": (2, 3)}),
+        ("line", {"a.py:9": (1, 3)}),
+        ("function", {"f": (1, 3)}),
+        ("path", {"not an argument": (2, 4)}),
+        ("shape", {"f32[4]": (0, 2)}),
+    ],
+)
+def test_changes_have_other_groups(grouping: str, expected: dict[str, tuple[int, int]]) -> None:
+    """A line that moved is one line; what a grouping has no name for has a name of its own."""
+    before = (_in("f", "layer_1/mul", "a.py:3"), _in("g", "sub", "a.py:5"))
+    after = (
+        _in("f", "layer_1/mul", "a.py:9"),
+        _in("f", "layer_2/mul", "a.py:9", "f32[4]{0}"),
+        _in("g", "sub", "a.py:5"),
+        _in("f", "jvp()/dot", "a.py:9", "f32[4]{0}"),
+    )
+    found = changes(_summary(*before), _summary(*after), grouping)
+
+    counts = {change.name: (change.before.count, change.after.count) for change in found}
+    assert counts == expected
+
+
+def _in(function: str, name: str, source: str, shape: str = "f32[8]{0}") -> PeakOp:
+    """A buffer that a function made, by a frame whose function XLA does not name."""
+    return dataclasses.replace(_op(name, source, shape=shape), functions=("", function))
+
+
+def _finding(slug: str, title: str) -> Finding:
+    return Finding(slug, title, "", "Do so.", GIB, "derived", "")
+
+
+def test_findings_that_only_one_program_has_are_named() -> None:
+    """Sizes and numbers in a title do not count; the only ones of a kind that are left are one."""
+    reports = [
+        OomReport(OomMessage(""), _summary(_op("dot", "a.py:1")), findings=findings)
+        for findings in (
+            (
+                _finding("residuals", "Rematerialize 2.00 GiB at a.py:14"),
+                _finding("donation", "Donate argument 0"),
+                _finding("logits", "Logits of 8.00 GiB"),
+            ),
+            (
+                _finding("donation", "Donate params"),
+                _finding("residuals", "Rematerialize 3.00 GiB at a.py:15"),
+                _finding("padding", "Padding takes 4.00 GiB"),
+            ),
+        )
+    ]
+    comparison = Comparison(reports[0], reports[1])
+    unknown = dataclasses.replace(reports[1], missing=("findings: the program is not there",))
+
+    assert diff_text(comparison).splitlines() == [
+        "Memory of jit_step: 1.00 GiB -> 1.00 GiB (+0 B)",
+        "  Findings that are gone",
+        "    Logits of 8.00 GiB (frees up to 1.00 GiB)",
+        "  Findings that are new",
+        "    Padding takes 4.00 GiB (frees up to 1.00 GiB)",
+    ]
+    assert Comparison(reports[0], unknown).findings() is None
+    assert "Findings" not in diff_text(Comparison(reports[0], unknown))

@@ -46,7 +46,7 @@ export function stepPath(scale, places, upper, lower = null) {
 }
 
 /** The axes: sizes at the left, and how long the program is. */
-export function drawTicks(layer, scale) {
+export function drawTicks(layer, scale, end = `end, ${formatCount(scale.points)} points`) {
   const step = Math.max(1, 2 ** Math.ceil(Math.log2(scale.high / 4.5)));
   for (let bytes = 0; bytes <= scale.high; bytes += step) {
     const y = scale.y(bytes);
@@ -55,7 +55,6 @@ export function drawTicks(layer, scale) {
     layer.append(draw("text", label, formatSize(bytes).replace(".00", "")));
   }
   const y = scale.height - 5;
-  const end = `end, ${formatCount(scale.points)} points`;
   layer.append(draw("text", { x: scale.left, y }, "program start"));
   layer.append(draw("text", { x: scale.right, y, "text-anchor": "end" }, end));
 }

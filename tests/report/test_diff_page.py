@@ -1,0 +1,110 @@
+"""The page of a comparison, in a real browser."""
+
+from __future__ import annotations
+
+import dataclasses
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hbmwatch import OomMessage, OomReport, PeakOp
+from hbmwatch._report.comparison import Comparison
+from hbmwatch._report.diff_html import diff_page
+from hbmwatch._report.diff_text import diff_text
+from tests.report.pages import GIB, MIB, REPORT, op, peak, texts
+
+BEFORE = REPORT
+OPS: tuple[PeakOp, ...] = (
+    op("w", 512, op_name="params['w']", kind="parameter", role="parameters"),
+    op("late", 1536, source="train.py:9", shape="f32[24]"),
+    op("new", 64, source="train.py:11", functions=("layer",)),
+    PeakOp("", size_bytes=3000),
+)
+AFTER = OomReport(
+    OomMessage(""), dataclasses.replace(peak(OPS, points=51), aliased_bytes=256 * MIB)
+)
+COMPARISON = Comparison(BEFORE, AFTER, 2 * GIB, " (a chip)")
+ARROW_RIGHT, END, HOME = "\ue014", "\ue010", "\ue011"
+
+
+def shown(browser: Any, tmp_path: Path) -> Any:
+    """The browser with the page."""
+    (tmp_path / "diff.html").write_text(diff_page(COMPARISON, "a.json", "b.json"), encoding="utf-8")
+    browser.get((tmp_path / "diff.html").as_uri())
+    return browser
+
+
+def test_the_page_tells_what_changed(browser: Any, tmp_path: Path) -> None:
+    """The verdict, one account, two curves and the limit, the groups, the findings; all by keys."""
+    shown(browser, tmp_path)
+    assert texts(browser, "h1, .verdict") == [
+        "Memory of jit_step: 2.13 GiB \N{RIGHTWARDS ARROW} 2.06 GiB (-64 MiB)",
+        COMPARISON.verdict(),
+    ]
+    assert texts(browser, "header tr > *") == [
+        *("", "before", "after", "change"),
+        *("arguments", "768 MiB", "512 MiB", "-256 MiB"),
+        *("reused by outputs (donated)", "0 B", "256 MiB", "+256 MiB"),
+        *("temporaries", "1.38 GiB", "1.56 GiB", "+192 MiB"),
+        *("small buffers", "2.9 KiB", "2.9 KiB", ""),
+        *("total", "2.13 GiB", "2.06 GiB", "-64 MiB"),
+    ]
+    assert texts(browser, ".sides li") == [
+        "before: a.json, jit_step, peak 2.13 GiB",
+        "after: b.json, jit_step, peak 2.06 GiB",
+    ]
+    assert len(texts(browser, "#chart .curve")) == 2
+    assert texts(browser, "#chart .limit-text") == ["limit 2.00 GiB"]
+    assert "end, 101 and 51 points" in texts(browser, "#chart text")
+    assert texts(browser, "h3, h3 + ul li")[0] == "Gone"
+
+    chart = browser.find_element("id", "chart")
+    chart.send_keys(END)
+    assert texts(browser, "#reading") == ["100% of the way, before 0 B, after 0 B, +0 B"]
+    chart.send_keys(HOME + ARROW_RIGHT * 50)
+    assert (
+        chart.get_attribute("aria-valuetext")
+        == texts(browser, "#reading")[0]
+        == ("50% of the way, before 2.13 GiB, after 2.06 GiB, -64 MiB")
+    )
+
+    rows = texts(browser, "#groups tbody th")
+    assert rows[:2] == [
+        "late" + "temporary, train.py:9" + " to f32[24]",
+        "opt_state.mu['w']argumentgone",
+    ]
+    grouping = browser.find_element("id", "grouping")
+    grouping.send_keys("function")
+    assert texts(browser, "#groups thead th")[1] == "function"
+    assert texts(browser, "#groups tbody th") == ["no function", "layernew"]
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_name_is_no_markup() -> None:
+    """Whatever the buffers and files are called."""
+    evil = "</script><script>alert(1)</script>"
+    report = OomReport(OomMessage(""), peak((op(evil, 8, source=evil, shape=evil),)))
+    page = diff_page(Comparison(report, AFTER), evil, evil)
+
+    assert "alert(1)</script>" not in page
+
+
+def test_without_a_script_the_page_shows_the_text() -> None:
+    """As the command prints it, in a pipe."""
+    assert f"<noscript><pre>{escape(diff_text(COMPARISON))}</pre>" in diff_page(
+        COMPARISON, "a", "b"
+    )
+
+
+def test_a_curve_of_many_points_keeps_its_peak() -> None:
+    """The page of a long program is small, and shows its highest point."""
+    assert AFTER.summary is not None
+    heap = np.arange(100_000, dtype=np.int64)[::-1]
+    long = OomReport(OomMessage(""), dataclasses.replace(AFTER.summary, heap_bytes=heap))
+    page = diff_page(Comparison(AFTER, long), "a", "b")
+
+    assert len(page) < 150_000
+    assert '"heap":[99999,' in page and '"points":100000' in page
