@@ -6,6 +6,8 @@ is in benchmarks/base.json; HBMWATCH_UPDATE_BASE=1 rewrites it.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import statistics
@@ -18,9 +20,11 @@ import jax
 import pytest
 
 from benchmarks._timing import fastest
+from benchmarks.fold import write_reports
 from benchmarks.hot_path import bare_wrapper, nothing, work
 from benchmarks.scale import MODULES, hlo_proto, measure
 from hbmwatch import watch_hbm
+from hbmwatch._cli.main import main
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
 from hbmwatch._xla.xspace import pack_modules, read_modules
@@ -99,6 +103,26 @@ def test_reading_grows_no_worse_than_n_log_n() -> None:
         "20,000 buffers / 2,000 buffers",
         lambda: sum(measure(large)[:-1]) / sum(measure(small)[:-1]),
     )
+
+
+def test_folding_takes_little_more_than_reading(tmp_path: Path) -> None:
+    """A thousand reports: the whole of `fold`, and the JSON parser alone."""
+    write_reports(tmp_path, 1_000)
+    files = list(tmp_path.rglob("report.json"))
+
+    def parse() -> None:
+        for file in files:
+            json.loads(file.read_bytes())
+
+    def fold() -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            main(["fold", str(tmp_path)])
+
+    def ratio() -> float:
+        best = fastest({"parse": parse, "fold": fold}, runs=2, calls=1, clock=time.thread_time)
+        return best["fold"] / best["parse"]
+
+    check("fold of 1,000 reports / parsing them", ratio)
 
 
 def test_a_long_notebook_s_profile_is_read_for_one_module() -> None:

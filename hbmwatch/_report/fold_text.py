@@ -12,6 +12,7 @@ from hbmwatch._report.text import finding_lines
 
 if TYPE_CHECKING:
     from hbmwatch._records.folded import Figure, FoldedData, FoldedGroup, Outlier
+    from hbmwatch._records.process import Process
 
 _SHOWN_OUTLIERS, _SHOWN_LOGS, _SHOWN_GROUPS = 8, 4, 4
 # Hosts that a time server keeps agree to some milliseconds; others are seconds apart.
@@ -64,14 +65,26 @@ def _group_lines(group: FoldedGroup, look: Look) -> list[str]:
     else:
         head = f"{size} processes, {size - len(group.outliers)} alike"
     lines = wrapped(f"{clean(head)}: {sentence(group.headline)}", look=look)
-    for outlier in group.outliers[:_SHOWN_OUTLIERS]:
-        difference = f"{clean(outlier.process.label)}: {_differences(outlier)}"
-        lines += wrapped(difference, indent=4, look=look)
-    more = len(group.outliers) - _SHOWN_OUTLIERS
-    lines += [f"    {more} more processes differ"] if more > 0 else []
+    alike: dict[str, list[Process]] = {}
+    for outlier in group.outliers:
+        alike.setdefault(_differences(outlier), []).append(outlier.process)
+    shown = list(alike.items())[:_SHOWN_OUTLIERS]
+    for difference, processes in shown:
+        lines += wrapped(f"{_names(processes)}: {difference}", indent=4, look=look)
+    more = len(group.outliers) - sum(len(processes) for _, processes in shown)
+    lines += [f"    {more} more {'process differs' if more == 1 else 'processes differ'}"] * (
+        more > 0
+    )
     for figure in group.figures:
         lines += wrapped(_spread(figure), indent=4, look=look)
     return lines
+
+
+def _names(processes: Sequence[Process]) -> str:
+    """The processes that differ in the same way: one by its label, several by their indices."""
+    if len(processes) == 1:
+        return clean(processes[0].label)
+    return f"{_processes(len(processes))} ({clean(ranges([p.index for p in processes]), 60)})"
 
 
 def _differences(outlier: Outlier) -> str:

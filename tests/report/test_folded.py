@@ -93,6 +93,21 @@ def test_what_differs_is_said_by_process() -> None:
     )  # fmt: skip
 
 
+def test_processes_that_differ_in_the_same_way_are_named_together() -> None:
+    """By their indices; what is left out is counted."""
+    reports = [report(index, 40) for index in range(40)]
+    for index in (3, 4, 5, 9):
+        reports[index] = dataclasses.replace(reports[index], versions={"jax": "0.9.0"})
+    for index in range(20, 30):
+        reports[index] = live(reports[index], index)
+
+    lines = str(fold_reports(reports)).splitlines()
+
+    assert "    4 processes (3-5, 9): jax 0.9.0 instead of 0.10.2" in lines
+    assert "    process 20 (host-20): 20 live arrays more" in lines
+    assert "    3 more processes differ" in lines
+
+
 TEXT = """\
 hbmwatch: 3 of 8 processes ran out of device memory
   2 processes, all alike: train_step ran out of HBM at run time on TPU v5e: requested 2.00 GiB;
