@@ -14,6 +14,8 @@ _TOTAL = (
     r"((?:parameter|constant|maybe_live_out|preallocated temp|total)"
     rf" (?:allocation|fragmentation)): +({SIZE})"
 )
+# The statistics of an allocator that keeps neither its limit nor its largest free block.
+_NO_LIMIT = "Stats: Limit: 0 "
 # The totals end at most this many characters after the heading.
 _TOTALS_REACH = 2000
 
@@ -25,6 +27,10 @@ def add_gpu_details(fields: dict[str, Any], text: str) -> None:
         fields["memory_space"] = fields["pool"] = "host"
     if allocator.endswith("cpu"):  # TensorFlow's "cpu" and "mklcpu"
         fields |= {"platform": "cpu", "memory_space": None, "pool": "host"}
+    if _NO_LIMIT in text:
+        for name in ("limit_bytes", "largest_free_bytes"):
+            if fields.get(name) == 0:
+                del fields[name]
     start = text.find(STATISTICS)
     if start < 0:
         add_ops(fields, gpu_allocations(text))

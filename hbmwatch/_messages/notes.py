@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hbmwatch._messages.warnings import compiler_warnings
-from hbmwatch._records.memory_spaces import KERNEL_MEMORY, ON_CHIP
+from hbmwatch._records.memory_spaces import KERNEL_MEMORY, ON_CHIP, SPARSE_CORE_CODE
 from hbmwatch._records.sizes import format_size
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ def _memory(message: OomMessage) -> str:
     """Which memory ran out, and what frees it, where it is not the memory of JAX's arrays."""
     if message.memory_space in ON_CHIP:
         return _on_chip(message.memory_space)
+    if _is_sparse_core(message):
+        return (
+            "SparseCore's own memory is on-chip memory of each of its tiles: freeing HBM will not "
+            "help. In a Pallas kernel, reduce the blocks and scratch shapes."
+        )
     if message.pool == "reservation":
         return _RESERVATION
     if message.pool == "driver":
@@ -74,6 +79,11 @@ def _memory(message: OomMessage) -> str:
     return ""
 
 
+def _is_sparse_core(message: OomMessage) -> bool:
+    """Whether one of SparseCore's memories ran out, and the text does not say which."""
+    return message.code == SPARSE_CORE_CODE and message.memory_space is None
+
+
 def _on_chip(space: str) -> str:
     """What frees on-chip memory: not what frees HBM, and in a kernel's own memory its blocks."""
     name, remedy = space.upper(), ""
@@ -92,6 +102,8 @@ def _on_chip(space: str) -> str:
 
 def _phase(message: OomMessage, is_transfer: bool) -> str:
     """Whether a retry can help."""
+    if _is_sparse_core(message):
+        return ""
     if message.phase == "compile" and message.memory_space in ("hbm", None):
         return (
             "The program does not fit on one device, even an empty one: the compiler rejected it "

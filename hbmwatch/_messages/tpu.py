@@ -109,7 +109,9 @@ WORDINGS = (
         r"<#requested_bytes>\) would exceed memory"
         + optional(
             r" \(size=<#limit_bytes>\)",
-            r" :: #allocation\d{1,9} \[shape = '[^']{0,2000}', space=<memory_space>",
+            # People leave the brackets and the quotes out.
+            r"(?: ?::)?(?: ?#allocation\d{1,9})? ?\[?shape = '?[^'=]{0,2000}'?"
+            ", space=<memory_space>",
         ),
     ),
     Wording(
@@ -232,7 +234,8 @@ WORDINGS = (
         "tpu-sparse-core",
         OomMessage("", platform="tpu", phase="compile", code="E3000"),
         "op current allocation offset upper bound (",
-        rf"{COUNT} words\) exceeds[\w \-]{{1,200}}\({COUNT} words\) in memory space <space>",
+        rf"{COUNT} words\) exceeds"
+        + optional(rf"[\w \-]{{1,200}}\({COUNT} words\) in memory space <space>"),
     ),
     *(
         Wording(

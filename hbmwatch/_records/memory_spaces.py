@@ -6,3 +6,5 @@ from __future__ import annotations
 KERNEL_MEMORY = ("vmem", "smem", "spmem", "tilespmem")
 # Freeing HBM frees nothing in any of these.
 ON_CHIP = (*KERNEL_MEMORY, "cmem", "sflag")
+# XLA's code of an error about SparseCore's memory, which has several spaces.
+SPARSE_CORE_CODE = "E3000"

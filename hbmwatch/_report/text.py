@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hbmwatch._records.buffer_table import buffer_rows
 from hbmwatch._records.look import PLAIN, Look
+from hbmwatch._records.memory_spaces import SPARSE_CORE_CODE
 from hbmwatch._records.sizes import format_size
 from hbmwatch._records.text import (
     by_kind,
@@ -93,6 +94,8 @@ def _device_name(message: OomMessage, device: DeviceMemory | None) -> str:
 def _space(message: OomMessage) -> str:
     if message.platform == "cpu":
         return "memory"
+    if message.code == SPARSE_CORE_CODE and message.memory_space is None:
+        return "SparseCore memory"
     if message.platform == "gpu" and message.memory_space in (None, "hbm"):
         return "device memory"
     return memory_space_name(message.memory_space or "hbm")
