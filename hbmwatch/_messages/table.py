@@ -58,6 +58,7 @@ TRIGGERS = (
     b"customized allocator: Allocating ",
     b"op current allocation offset ",
     b"Sum Total of in-use chunks",
+    b"InUse: ",
     b"hbmwatch: ",
 )
 """Each error has one of these on one line: what a log of gigabytes is searched for.
