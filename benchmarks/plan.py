@@ -1,11 +1,14 @@
-"""For how many programs does `plan` find a change with which they fit?
+"""For how many programs does `plan` find a change with which they fit, and with which values?
 
 The programs of tests/oom_programs that the compiler of their target rejects, 45 seconds for each.
+The change is also made to the same program in small sizes, which runs on the CPU: "error" is how
+far its outputs are from those without the change, as a part of the maximum of each.
 `python -m benchmarks.plan full_logits hessian` plans some of them, and prints the whole plans.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import sys
@@ -17,8 +20,9 @@ from unittest import mock
 
 import jax
 
+from benchmarks._shrunk import builder, error_of, on_the_cpu
 from benchmarks._timing import table, versions
-from hbmwatch import Plan, plan
+from hbmwatch import Plan, PlanRow, plan
 from hbmwatch._records.sizes import format_size
 from tests.oom_programs import CASES, Case
 
@@ -29,9 +33,10 @@ ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=4 "
+    "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0",
 }
-HEAD = ("program", "change", "kind", "proof", "needs", "with it", "tries", "processor s")
+HEAD = ("program", "change", "kind", "proof", "needs", "with it", "error", "tries", "processor s")
 
 
 class _Reached(Exception):
@@ -96,9 +101,25 @@ def row_of(case: Case, found: Plan, seconds: float) -> list[str]:
         "" if best is None else best.proof,
         size(found.before.peak_bytes),
         size(None if best is None else best.peak_bytes),
+        "" if best is None else error(case, best),
         str(len(found.rows)),
         f"{seconds:.1f}",
     ]
+
+
+def error(case: Case, row: PlanRow) -> str:
+    """How far the values of the changed program are from its own, in small sizes."""
+    if row.kind == "C":
+        return ""
+    try:
+        with on_the_cpu():
+            small, wide = (
+                at_lowering(functools.partial(builder(case, wide=wide), True), lambda *x: x)
+                for wide in (False, True)
+            )
+            return f"{error_of(row.edits, small[0], small[1:], wide[0]):.0e}"
+    except Exception as reason:  # what cannot be compared is said, and the others still are
+        return f"{type(reason).__name__}: {reason}"[:60]
 
 
 def size(peak_bytes: int | None) -> str:

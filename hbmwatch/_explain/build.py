@@ -19,7 +19,7 @@ from hbmwatch._explain import notes
 from hbmwatch._explain.breakdown import breakdown
 from hbmwatch._explain.capture import Captured, capture
 from hbmwatch._explain.conclude import add_findings
-from hbmwatch._explain.failure import FailedCall, Settings
+from hbmwatch._explain.failure import FailedCall, Proved, Settings
 from hbmwatch._explain.holders import with_holders
 from hbmwatch._explain.problems import Problems
 from hbmwatch._explain.transfer import FailedTransfer, failed_transfer
@@ -75,12 +75,12 @@ def build_report(message: OomMessage, failed: FailedCall, settings: Settings) ->
         lowered = attempt("lowered program", None, _lowered, failed)
     if settings.capture != "never" and transfer is None:
         captured = attempt("memory peak", None, capture, message, failed, lowered)
-    plan = ""
+    proved = Proved()
     if settings.prove is not None and message.phase == "compile":
-        plan = attempt("plan", "", settings.prove, failed)
+        proved = attempt("plan", proved, settings.prove, failed)
     with _without_collections():
-        report = _report(message, failed, settings, lowered, captured, transfer, problems)
-        report = dataclasses.replace(report, plan=plan)
+        report = _report(message, failed, settings, lowered, captured, transfer, proved, problems)
+        report = dataclasses.replace(report, plan=proved.text)
         report = dataclasses.replace(report, missing=tuple(problems))
         if report.run is not None:
             attempt("stored report", None, store_report, report, Path(report.run))
@@ -94,6 +94,7 @@ def _report(
     lowered: Any | None,
     captured: Captured | None,
     transfer: FailedTransfer | None,
+    proved: Proved,
     problems: Problems,
 ) -> OomReport:
     """Message, peak, profile and device in one report, and what follows from them."""
@@ -125,7 +126,7 @@ def _report(
     program = sources.program
     if program is None or summary is None or summary.memory_space != "hbm":
         return dataclasses.replace(report, findings=attempt("findings", (), vmem.find, message))
-    return add_findings(report, summary, program, call, problems)
+    return add_findings(report, summary, program, call, problems, proved.measure)
 
 
 @contextlib.contextmanager

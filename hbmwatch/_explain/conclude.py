@@ -6,6 +6,7 @@ import dataclasses
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import rollup, with_roles
+from hbmwatch._explain.failure import Measure
 from hbmwatch._explain.problems import Problems
 from hbmwatch._findings.rank import find_findings
 from hbmwatch._findings.verdict import verdict
@@ -23,6 +24,7 @@ def add_findings(
     program: Program,
     call: CallInfo | None,
     problems: Problems,
+    measure: Measure = tuple,
 ) -> OomReport:
     """The report with this peak, the roles of its buffers, the roll-up and the findings.
 
@@ -32,6 +34,7 @@ def add_findings(
         program: The program.
         call: What is known of the call.
         problems: Gets a sentence for each step that fails.
+        measure: Adds to the findings what was measured of their remedies.
     """
     attempt, failed = problems.try_or_default, list[Exception]()
     facts = ProgramFacts(program, summary, report.message, call, report.device)
@@ -41,6 +44,8 @@ def add_findings(
     findings = attempt("findings", (), find_findings, facts, failed)
     if report.program_is_guess:  # and with it all that its figures say
         findings = tuple(dataclasses.replace(found, certainty="hint") for found in findings)
+    else:
+        findings = attempt("plan", findings, measure, findings)
     told = attempt("verdict", "", verdict, facts, findings)
     for error in failed:
         problems.record("findings", error)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from hbmwatch._jax.lowered import Leaf
+    from hbmwatch._records.report import Finding
     from hbmwatch._report.report import OomReport
 
 Capture = Literal["on_oom", "always", "never"]
 Sync = Literal["compile", "always", "never"]
+# The findings of a program -> the same with what was measured of their remedies.
+Measure = Callable[["Sequence[Finding]"], "tuple[Finding, ...]"]
 OOM_EXIT_STATUS = 86  # not a status of Python, of a shell, or of sysexits.h
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What a plan found for a call.
+
+    Attributes:
+        text: The best change, or that there is none.
+        measure: Adds to the findings of the program what the plan measured of their remedies.
+    """
+
+    text: str = ""
+    measure: Measure = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +46,7 @@ class Settings:
     top: int
     on_oom: Callable[[OomReport], object] | None
     exits: bool = False
-    prove: Callable[[FailedCall], str] | None = None
+    prove: Callable[[FailedCall], Proved] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

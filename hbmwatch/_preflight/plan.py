@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.verdict import verdict
 from hbmwatch._preflight.changes import CHANGES
 from hbmwatch._preflight.changes.tracing import call_of
 from hbmwatch._preflight.changes.variants import variants as trying
 from hbmwatch._preflight.fits import check_options
+from hbmwatch._preflight.measured import measured
 from hbmwatch._preflight.planning import Search
 from hbmwatch._preflight.plans import Plan, PlanRow
 from hbmwatch._preflight.targets import Target, resolve, target_of
@@ -85,15 +89,26 @@ def plan(
     changes = (*keeping, *([trying(own)] if own else []), *others)
     search = Search(tries, changes)
     search.run(Tried(call, (), fit, facts))
+    rows = tuple(_row(tried) for tried in sorted(tries.done, key=search.rank))
     return Plan(
-        before=fit,
-        rows=tuple(_row(tried) for tried in sorted(tries.done, key=search.rank)),
+        before=_with_measured(fit, facts, rows),
+        rows=rows,
         untried=MappingProxyType(search.untried),
         notes=tuple(search.notes),
         keep_values=keep_values,
         error=search.error,
         seconds=time.monotonic() - start,
     )
+
+
+def _with_measured(before: Fit, facts: ProgramFacts | None, rows: Sequence[PlanRow]) -> Fit:
+    """The verdict on the step as it is, whose findings say what the plan measured of them."""
+    if facts is None:
+        return before
+    findings = measured(before.report.findings, before, rows)
+    told = verdict(facts, findings) if before.report.verdict else ""
+    report = dataclasses.replace(before.report, findings=findings, verdict=told)
+    return dataclasses.replace(before, report=report)
 
 
 def named_variants(variants: Variants | None) -> dict[str, Callable[..., Any]]:

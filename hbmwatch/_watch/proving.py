@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hbmwatch._explain.failure import FailedCall
+from hbmwatch._explain.failure import FailedCall, Proved
 
 if TYPE_CHECKING:
     from hbmwatch._preflight.plans import Plan
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
-def prover(seconds: float | None) -> Callable[[FailedCall], str] | None:
+def prover(seconds: float | None) -> Callable[[FailedCall], Proved] | None:
     """Makes the sentence for a failed call, in at most so many seconds; None without seconds.
 
     Raises:
@@ -29,19 +29,20 @@ def prover(seconds: float | None) -> Callable[[FailedCall], str] | None:
     return functools.partial(_proved, seconds=seconds)
 
 
-def _proved(failed: FailedCall, seconds: float) -> str:
+def _proved(failed: FailedCall, seconds: float) -> Proved:
     """The best change that a plan finds, or that it found none.
 
     Raises:
         KeyboardInterrupt: The plan was interrupted; a note has what it had found.
     """
     # They load what only a plan needs.
+    from hbmwatch._preflight.measured import measured
     from hbmwatch._preflight.plan import plan
     from hbmwatch._preflight.planning import INTERRUPTED
 
     given = failed.given or shapes_of(failed.args, failed.kwargs)
     if failed.function_object is None or not jax.tree.leaves(given):
-        return ""
+        return Proved()
     args, kwargs = given
     found = plan(failed.function_object, *args, seconds=seconds, **kwargs)
     sentence = _sentence(found)
@@ -49,7 +50,7 @@ def _proved(failed: FailedCall, seconds: float) -> str:
         interrupt = KeyboardInterrupt()
         interrupt.add_note(f"hbmwatch: plan: {sentence}")
         raise interrupt
-    return sentence
+    return Proved(sentence, lambda findings: measured(findings, found.before, found.rows))
 
 
 def _sentence(found: Plan) -> str:
