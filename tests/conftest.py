@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests import sharing
+from tests import sharing, stores
 
 # Read when jax and libtpu load, so set before either is imported.
 for _name, _value in {
@@ -94,3 +94,19 @@ def watch(tmp_path: Path) -> Callable[..., Any]:
     from hbmwatch import watch_hbm  # not at the top: that imports jax
 
     return functools.partial(watch_hbm, logdir=tmp_path)
+
+
+@pytest.fixture(scope="session")
+def store_servers() -> Iterator[stores.Servers]:
+    """An S3 server and a GCS emulator."""
+    pytest.importorskip("moto", reason="needs the extra [test]")
+    with stores.running() as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(store_servers: stores.Servers, monkeypatch: pytest.MonkeyPatch) -> stores.Servers:
+    """The servers, which clients in children of this test find."""
+    for name, value in store_servers.environment.items():
+        monkeypatch.setenv(name, value)
+    return store_servers

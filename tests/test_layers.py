@@ -30,6 +30,7 @@ FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 # The only modules that import what is heavy, or private.
 OWNERS = {
     "xprof": {"_profiles.xprof"},
+    "fsspec": {"_profiles.store_child"},
     "google": {"_xla.protos"},
     "jax._src": {"_jax"},
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hbmwatch._cli.command import CommandError
+from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.text import clean
 
@@ -99,9 +100,10 @@ def read_text(file: str) -> str:
 
     Raises:
         CommandError: The file cannot be read.
+        ProfileError: It is in a remote store, and cannot be read.
     """
     try:
-        data = _read_stdin() if file == "-" else Path(file).read_bytes()
+        data = _read_stdin() if file == "-" else _read_file(file)
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}") from error
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -119,6 +121,16 @@ def write_text(file: str, text: str) -> None:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _read_file(file: str) -> bytes:
+    """The content of a file of this host, or of a remote store."""
+    if remote_address(file) is None:
+        return Path(file).read_bytes()
+    from hbmwatch._profiles.store import opened
+
+    with opened(file) as location:
+        return location.read_bytes()
 
 
 def _read_stdin() -> bytes:

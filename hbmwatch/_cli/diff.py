@@ -16,6 +16,7 @@ from hbmwatch._cli.command import (
 )
 from hbmwatch._cli.console import look_of, print_json, progress, read_text, write_text
 from hbmwatch._cli.peak import add_limit_options, limit_of, report_of_profile
+from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
 
@@ -70,8 +71,12 @@ def _known_limit(report: OomReport) -> int | None:
 
 def _is_saved_report(path: str) -> bool:
     """Whether a path holds text; a profile never starts with a brace."""
+    if path == "-" or path.endswith(".json"):
+        return True
+    if remote_address(path) is not None:
+        return False
     file = Path(path)
-    if path == "-" or path.endswith(".json") or file.is_fifo():
+    if file.is_fifo():
         return True
     try:
         with file.open("rb") as opened:

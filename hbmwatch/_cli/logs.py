@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 
 from hbmwatch._cli.command import CommandError
 from hbmwatch._cli.console import print_on_stderr
+from hbmwatch._records.addresses import remote_address
+from hbmwatch._records.profile_error import ProfileError
 
 _BLOCK = 1 << 18
 # How the formats begin, and the modules that read them, the first one that is there.
@@ -55,11 +57,25 @@ def _opened(file: str) -> Iterator[io.BufferedReader[Any]]:
             print_on_stderr("paste the error, then press Ctrl-D")
         yield io.BufferedReader(_Unclosed(sys.stdin.buffer), _BLOCK)
         return
+    if remote_address(file) is not None:
+        yield io.BufferedReader(_Unclosed(io.BytesIO(_remote(file))), _BLOCK)
+        return
     with io.BufferedReader(io.FileIO(file), _BLOCK) as opened:
         mode = os.fstat(opened.fileno()).st_mode
         if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not opened.isatty()):
             raise CommandError(f"cannot read {file}: it is a device")
         yield opened
+
+
+def _remote(address: str) -> bytes:
+    """The content of a file in a remote store."""
+    from hbmwatch._profiles.store import opened
+
+    try:
+        with opened(address) as file:
+            return file.read_bytes()
+    except ProfileError as error:
+        raise CommandError(str(error)) from error
 
 
 class _Unclosed(io.RawIOBase):

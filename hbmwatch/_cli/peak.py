@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hbmwatch._cli.command import (
@@ -35,7 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "logdir",
         metavar="PATH",
         help="a log folder, a run folder or an .xplane.pb file; a folder of --xla_dump_to or an "
-        ".hlo.pb file; the JSON of XProf's Memory Viewer",
+        ".hlo.pb file; the JSON of XProf's Memory Viewer; also an address, such as gs://bucket/xprof",
     )
     parser.add_argument(
         "--run", dest="run_name", metavar="RUN", help="run to read (default: the newest, by name)"
@@ -127,7 +126,7 @@ def report_of_profile(
     from hbmwatch._xla.peak import caveats
 
     loaded = load_program(path, module=module, memory_space=memory_space, run=run, host=host)
-    is_log_folder = (Path(path) / "plugins" / "profile").is_dir()
+    is_log_folder = loaded.place.run and "/" not in loaded.place.run
     summary = loaded.summary
     needed = None if limit_bytes is None else summary.total_allocation_bytes
     report = OomReport(
@@ -188,6 +187,7 @@ COMMAND = Command(
     purpose="show the memory peak of one module of an XProf profile",
     examples=(
         "hbmwatch peak /tmp/xprof",
+        "hbmwatch peak gs://bucket/xprof --host worker-3",
         "hbmwatch peak /tmp/xprof --module jit_step --html peak.html",
         "hbmwatch peak /tmp/xprof --run 2026_03_01_10_00_00 --on v5e",
     ),

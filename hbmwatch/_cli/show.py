@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hbmwatch._cli.command import (
     DONE,
@@ -19,9 +19,16 @@ from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import one_line, report_text
 
+if TYPE_CHECKING:
+    from hbmwatch._profiles.store import Location
+
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("logdir", metavar="DIR", help="a log folder, or the folder of one run")
+    parser.add_argument(
+        "logdir",
+        metavar="DIR",
+        help="a log folder or the folder of one run, or its address, such as gs://bucket/xprof",
+    )
     parser.add_argument(
         "--run", dest="name", metavar="RUN", help="show this run's report: its name, or 'last'"
     )
@@ -33,42 +40,54 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from hbmwatch._profiles.store import opened
     from hbmwatch._profiles.stored import run_folders
 
-    logdir = Path(options.logdir)
-    runs = run_folders(logdir)
-    if not runs:
-        print_on_stderr(f"{options.logdir} has no run with a report")
-        return NOTHING_FOUND
-    if options.name is not None or runs == [logdir]:
-        return _show(_chosen(runs, options.name), options)
-    if options.html:
-        raise CommandError("--html writes one report: choose a run with --run")
-    listed = list(readable(runs[: options.most]))
+    with opened(options.logdir) as logdir:
+        runs = run_folders(logdir)
+        if runs == [logdir] and options.name is None:
+            return _show(logdir, options)
+        if options.name not in (None, "last"):
+            return _show(_named(runs, options.name), options)
+        if options.html and options.name is None and runs:
+            raise CommandError("--html writes one report: choose a run with --run")
+        # Of a remote store, runs without a report are found only when they are read.
+        most = options.most if options.name is None else 1
+        listed = list(readable(runs, most))
+        if not listed:
+            print_on_stderr(f"{options.logdir} has no run with a report")
+            return NOTHING_FOUND
+        if options.name is not None:
+            return _show(listed[0][0], options)
+    _print_list(listed, runs, options)
+    return DONE
+
+
+def _print_list(
+    listed: list[tuple[Location, OomReport]], runs: list[Location], options: argparse.Namespace
+) -> None:
+    """The runs that are listed, and how many are not."""
     if options.json:
         print_json([{"run": str(run), **_row(report)} for run, report in listed])
-        return DONE
+        return
     for run, report in listed:
         row = _row(report)
         where = f"{row['time']}  process {row['process']} on {row['host']}"
         print_wrapped(f"{where}  {row['headline']}\n  {clean(run.name, 200)}", options)
-    if len(runs) > options.most:
-        left_out = f"{len(runs) - options.most} older runs are not listed"
+    if older := len(runs) - 1 - runs.index(listed[-1][0]):
+        left_out = f"{older} older runs are not listed"
         print_wrapped(f"{left_out}; --most {len(runs)} lists all", options)
-    return DONE
 
 
-def _chosen(runs: list[Path], name: str | None) -> Path:
+def _named(runs: list[Location], name: str) -> Location:
     """The run with this name."""
-    if name in (None, "last"):
-        return runs[0]
     for run in runs:
         if run.name == name:
             return run
-    raise CommandError(f"there is no run {clean(name or '', 200)!r}; run without --run to list all")
+    raise CommandError(f"there is no run {clean(name, 200)!r}; run without --run to list all")
 
 
-def _show(run: Path, options: argparse.Namespace) -> int:
+def _show(run: Location, options: argparse.Namespace) -> int:
     """The report of one run."""
     from hbmwatch._profiles.stored import REPORT_JSON, read_report
 
@@ -99,7 +118,10 @@ def _row(report: OomReport) -> dict[str, object]:
 COMMAND = Command(
     name="show",
     purpose="list the runs of a log folder, or show the report of one",
-    examples=("hbmwatch show /mnt/xprof", "hbmwatch show /mnt/xprof --run last --html oom.html"),
+    examples=(
+        "hbmwatch show /mnt/xprof",
+        "hbmwatch show gs://bucket/xprof --run last --html oom.html",
+    ),
     add_arguments=_add_arguments,
     run=_run,
 )

@@ -30,7 +30,7 @@ from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.process import this_process
 from hbmwatch._profiles import xprof
 from hbmwatch._profiles.runs import Kept, keep
-from hbmwatch._profiles.stored import store_report
+from hbmwatch._profiles.stored import copy_run, store_report
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.process import Process
@@ -84,6 +84,8 @@ def build_report(message: OomMessage, failed: FailedCall, settings: Settings) ->
         report = dataclasses.replace(report, missing=tuple(problems))
         if report.run is not None:
             attempt("stored report", None, store_report, report, Path(report.run))
+    if report.run is not None and settings.remote is not None:
+        report = attempt("remote copy", report, copy_run, report, settings.remote)
     return dataclasses.replace(report, missing=tuple(problems))
 
 
@@ -179,10 +181,12 @@ def _summary(captured: Captured, message: OomMessage, problems: Problems) -> Pea
 
 def _keep(sources: _Sources) -> Kept | None:
     """The run in which the profile is kept now, or which is there for the report alone."""
-    logdir, index = sources.settings.logdir, sources.process.index
-    if sources.captured is None and (logdir is None or sources.settings.capture == "never"):
+    settings, index = sources.settings, sources.process.index
+    is_wanted = settings.capture != "never" and (settings.logdir or settings.remote) is not None
+    if sources.captured is None and not is_wanted:
         return None
-    return keep(sources.captured.xspace if sources.captured else None, logdir, index)
+    xspace = sources.captured.xspace if sources.captured else None
+    return keep(xspace, settings.logdir, index)
 
 
 def _notes(sources: _Sources) -> tuple[str, ...]:

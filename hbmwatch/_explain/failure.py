@@ -36,6 +36,7 @@ class Settings:
     """The arguments of watch_hbm, under the same names.
 
     Attributes:
+        remote: The address of the log folder that a run is copied to; `logdir` is None then.
         exits: Whether the process exits after the report, for on_oom="exit".
         prove: Returns what a plan finds for a call that did not compile; None without `prove=`.
     """
@@ -47,6 +48,7 @@ class Settings:
     on_oom: Callable[[OomReport], object] | None
     exits: bool = False
     prove: Callable[[FailedCall], Proved] | None = None
+    remote: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,12 +6,12 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 
+from hbmwatch._profiles.store import Entry, Location, RemotePath
 from hbmwatch._records.profile_error import ProfileError
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Location) -> bytes:
     """The content of a regular file.
 
     A FIFO would wait for a writer, and a device has no end.
@@ -19,6 +19,8 @@ def read_file(path: Path) -> bytes:
     Raises:
         ProfileError: It cannot be read, or is no regular file; its cause is the OSError, if any.
     """
+    if isinstance(path, RemotePath):
+        return path.read_bytes()
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
@@ -31,8 +33,11 @@ def read_file(path: Path) -> bytes:
         raise ProfileError(f"cannot read {path}: it is too large", str(path)) from error
 
 
-def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+def entries(folder: Location) -> Iterator[os.DirEntry[str] | Entry]:
     """What is in a folder; nothing if it is gone or cannot be read."""
+    if isinstance(folder, RemotePath):
+        yield from folder.entries()
+        return
     with contextlib.suppress(OSError), os.scandir(folder) as scan:
         while True:
             try:
@@ -42,6 +47,7 @@ def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield entry
 
 
-def files_with(folder: Path, suffix: str) -> list[Path]:
+def files_with(folder: Location, suffix: str) -> list[Location]:
     """What is in a folder under a name with this suffix, by name."""
-    return sorted(folder / entry.name for entry in entries(folder) if entry.name.endswith(suffix))
+    names = sorted(entry.name for entry in entries(folder) if entry.name.endswith(suffix))
+    return [folder / name for name in names]

@@ -6,11 +6,11 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from hbmwatch._profiles.files import read_file
 from hbmwatch._profiles.pprof import described_profile
+from hbmwatch._profiles.store import Location
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.protos import HloProto, parse
@@ -44,7 +44,7 @@ class MemoryViewerData(ProfileError):
     result: Mapping[str, Any]
 
 
-def modules_of(path: Path) -> dict[str, bytes]:
+def modules_of(path: Location) -> dict[str, bytes]:
     """The serialized HloProtos in a file, by the names of their modules.
 
     Args:
@@ -73,7 +73,7 @@ def modules_of(path: Path) -> dict[str, bytes]:
     return modules
 
 
-def _module_name(path: Path, data: bytes) -> str:
+def _module_name(path: Location, data: bytes) -> str:
     """The name of a dumped module as a profile has it, "jit_step(4)"."""
     dumped = _DUMPED.search(path.name)
     if dumped:
@@ -91,7 +91,7 @@ def _is_hlo_proto(data: bytes) -> bool:
     return proto.HasField("hlo_module") and bool(proto.hlo_module.name)
 
 
-def _of_gzip(path: Path, data: bytes) -> ProfileError:
+def _of_gzip(path: Location, data: bytes) -> ProfileError:
     """A device memory profile, or something else that is compressed."""
     try:
         content = zlib.decompressobj(wbits=31).decompress(data, _LONGEST_PPROF)
@@ -107,7 +107,7 @@ def _of_gzip(path: Path, data: bytes) -> ProfileError:
     )
 
 
-def _of_json(path: Path, data: bytes) -> ProfileError:
+def _of_json(path: Location, data: bytes) -> ProfileError:
     """XProf's result, or another JSON."""
     try:
         values = json.loads(data)
@@ -123,7 +123,7 @@ def _of_json(path: Path, data: bytes) -> ProfileError:
     return ProfileError(f"{path} is JSON, but not of XProf's Memory Viewer", str(path))
 
 
-def _of_usage_report(path: Path, data: bytes) -> ProfileError:
+def _of_usage_report(path: Location, data: bytes) -> ProfileError:
     """XLA's memory usage report, which has totals and no program."""
     found = [
         (format_size(int(size)), space.decode(errors="replace"))
@@ -137,7 +137,7 @@ def _of_usage_report(path: Path, data: bytes) -> ProfileError:
     )
 
 
-def _of_text(path: Path, data: bytes) -> ProfileError:
+def _of_text(path: Location, data: bytes) -> ProfileError:
     return ProfileError(
         f"{path} is text and no profile: `hbmwatch explain` reads logs, and `hbmwatch peak` reads "
         ".xplane.pb and .hlo.pb files",
@@ -151,7 +151,9 @@ def _is_text(data: bytes) -> bool:
     return bool(start) and not any(byte < 9 or 13 < byte < 27 for byte in start) and start[0] > 31
 
 
-_OTHER_KINDS: tuple[tuple[Callable[[bytes], bool], Callable[[Path, bytes], ProfileError]], ...] = (
+_OTHER_KINDS: tuple[
+    tuple[Callable[[bytes], bool], Callable[[Location, bytes], ProfileError]], ...
+] = (
     (lambda data: data.startswith(_GZIP), _of_gzip),
     (lambda data: data[:1] in (b"{", b"["), _of_json),
     (lambda data: _TOTAL.search(data[:4096]) is not None, _of_usage_report),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hbmwatch._profiles import xprof
 from hbmwatch._profiles.kinds import MemoryViewerData, modules_of
 from hbmwatch._profiles.places import Place, choose_hosts, find_place, host_of, listed
+from hbmwatch._profiles.store import Location, RemotePath, opened
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.peak import peak_summary
@@ -39,6 +39,8 @@ def load_peak_summary(
             folder that XLA dumped its modules into (`--xla_dump_to=FOLDER
             --xla_dump_hlo_as_proto`), an .hlo.pb file of it, or the JSON of XProf's Memory Viewer.
             A folder is searched for runs up to 6 levels deep, and up to 20,000 files and folders.
+            Also the address of one that fsspec opens ("gs://bucket/xprof"), where the search ends
+            after 200 folders.
         module: "jit_step(12)", or "jit_step" if one module has that name. If hosts or devices have
             different modules of one name: "jit_step(12) #1", "jit_step(12) #2". None: the module
             with the largest peak.
@@ -56,7 +58,8 @@ def load_peak_summary(
     """
     if reader not in _READERS:
         raise ValueError(f"unknown reader {reader!r}: choose one of 'hbmwatch', 'xprof'")
-    return _load(Path(path), module, memory_space, run, host, reader)[0].summary
+    with opened(path) as location:
+        return _load(location, module, memory_space, run, host, reader)[0].summary
 
 
 class Loaded(NamedTuple):
@@ -96,14 +99,15 @@ def load_program(
         ProfileError: As load_peak_summary.
         ValueError: No such memory space.
     """
-    loaded, module_read = _load(Path(path), module, memory_space, run, host, "hbmwatch")
+    with opened(path) as location:
+        loaded, module_read = _load(location, module, memory_space, run, host, "hbmwatch")
     if module_read is None:
         return loaded
     return loaded._replace(program=parse_program(module_read.hlo_proto, module_read.label))
 
 
 def _load(
-    folder: Path,
+    folder: Location,
     module: str | None,
     memory_space: str,
     run: str | None,
@@ -158,7 +162,9 @@ class _Profile(NamedTuple):
 # --- which file and which module ------------------------------------------------------------------
 
 
-def _read(path: Path, run: str | None, host: str | None, memory_space: str) -> _Profile | Loaded:
+def _read(
+    path: Location, run: str | None, host: str | None, memory_space: str
+) -> _Profile | Loaded:
     """The modules of a run, or the peak where the file has only that."""
     for attempt in range(_ATTEMPTS):
         place = find_place(path, run)
@@ -172,10 +178,12 @@ def _read(path: Path, run: str | None, host: str | None, memory_space: str) -> _
             is_gone = isinstance(error.__cause__, FileNotFoundError)
             if not is_gone or not place.run or attempt == _ATTEMPTS - 1:
                 raise
+            if isinstance(path, RemotePath):
+                path.store.forget()
     raise AssertionError("the last attempt returns or raises")
 
 
-def _modules(files: tuple[Path, ...], path: Path) -> list[_Module]:
+def _modules(files: tuple[Location, ...], path: Location) -> list[_Module]:
     """The modules of all files; those that are damaged are left out if another can be read."""
     named: list[tuple[str, bytes]] = []
     hosts: dict[bytes, str] = {}
@@ -197,7 +205,7 @@ def _modules(files: tuple[Path, ...], path: Path) -> list[_Module]:
     return [_Module(label, proto, hosts[proto]) for label, proto in labeled.items()]
 
 
-def _nothing_there(modules: list[_Module], memory_space: str, path: Path) -> str:
+def _nothing_there(modules: list[_Module], memory_space: str, path: Location) -> str:
     """That no module has a peak in a memory space, and which memory spaces they use."""
     programs = [parse_program(module.hlo_proto, module.label) for module in modules]
     colors = {a.color for program in programs for a in program.allocations if a.size}
@@ -205,7 +213,7 @@ def _nothing_there(modules: list[_Module], memory_space: str, path: Path) -> str
     return f"the profile at {path} has nothing in {memory_space}; its memory spaces: {listed(used)}"
 
 
-def _choose_modules(modules: list[_Module], wanted: str | None, path: Path) -> list[_Module]:
+def _choose_modules(modules: list[_Module], wanted: str | None, path: Location) -> list[_Module]:
     """All modules, or the one of a name."""
     same = [module for module in modules if wanted is None or wanted in module.names]
     if len(same) == 1 or (same and wanted is None):

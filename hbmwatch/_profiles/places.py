@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 from hbmwatch._profiles.files import entries, files_with
+from hbmwatch._profiles.store import Location, RemotePath
 from hbmwatch._records.profile_error import ProfileError
 
 _XPLANE, _HLO_PROTO = ".xplane.pb", (".hlo.pb", ".hlo_proto.pb")
 # How far a folder is searched for runs: a path such as /usr/lib would take seconds.
 _MOST_LEVELS, _MOST_ENTRIES = 6, 20_000
+_ENTRIES_PER_REQUEST = 100  # what a request to a remote store counts for
+_MOST_LOOKS = 20  # runs of a remote store in which a profile is looked for
 # As JAX and TensorFlow name a run; any other name is somebody's own.
 _DATED = re.compile(r"\d{4}_\d\d_\d\d")
 _LISTED = 5
@@ -28,12 +31,12 @@ class Place(NamedTuple):
         other_runs: The other runs of the log folder, the newest first.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[Location, ...]
     run: str = ""
     other_runs: tuple[str, ...] = ()
 
 
-def find_place(path: Path, run: str | None = None) -> Place:
+def find_place(path: Location, run: str | None = None) -> Place:
     """The files of a run.
 
     Args:
@@ -50,8 +53,7 @@ def find_place(path: Path, run: str | None = None) -> Place:
     if here := files_with(path, _XPLANE):
         return Place(tuple(here))
     folders, is_complete = _profile_folders(path)
-    runs = {_label(path, each): files for each, files in _runs(folders).items()}
-    if runs:
+    if runs := {_label(path, each): each for each in _runs(folders)}:
         return _chosen_run(runs, run, path)
     if dumped := _dumped_modules(path):
         return Place(tuple(dumped))
@@ -63,7 +65,7 @@ def find_place(path: Path, run: str | None = None) -> Place:
     )
 
 
-def choose_hosts(place: Place, host: str | None, path: Path) -> tuple[Path, ...]:
+def choose_hosts(place: Place, host: str | None, path: Location) -> tuple[Location, ...]:
     """The files of one host, or of all hosts.
 
     Raises:
@@ -78,7 +80,7 @@ def choose_hosts(place: Place, host: str | None, path: Path) -> tuple[Path, ...]
     )
 
 
-def host_of(file: Path) -> str:
+def host_of(file: Location) -> str:
     """The host that wrote a profile, from the name of its file."""
     return file.name.removesuffix(_XPLANE)
 
@@ -89,7 +91,7 @@ def listed(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _chosen_run(runs: dict[str, list[Path]], wanted: str | None, path: Path) -> Place:
+def _chosen_run(runs: dict[str, Location], wanted: str | None, path: Location) -> Place:
     """The run of a name, or the newest one by name: files may have been copied since."""
     newest = sorted(runs, key=_age, reverse=True)
     chosen = [run for run in newest if wanted in (None, run, run.rpartition("/")[2])]
@@ -99,8 +101,11 @@ def _chosen_run(runs: dict[str, list[Path]], wanted: str | None, path: Path) -> 
         raise ProfileError(
             f"the folder {path} has {problem} {wanted!r}: choose one of {choices}", str(path)
         )
-    others = tuple(run for run in newest if run != chosen[0])
-    return Place(tuple(runs[chosen[0]]), chosen[0], others)
+    for name in chosen[:_MOST_LOOKS]:
+        if files := _profiles_of(runs[name]):
+            return Place(tuple(files), name, tuple(run for run in newest if run != name))
+    looked = ", ".join(str(runs[name]) for name in chosen[:_LISTED])
+    raise ProfileError(f"there is no profile in {looked}", str(path))
 
 
 def _age(run: str) -> tuple[bool, str, str]:
@@ -109,36 +114,46 @@ def _age(run: str) -> tuple[bool, str, str]:
     return _DATED.match(name) is not None, name, run
 
 
-def _label(path: Path, run: Path) -> str:
+def _label(path: Location, run: Location) -> str:
     """A run's name below a log folder: "2026_03_01_10_00_00", or "eval/2026_03_01_10_00_00"."""
-    between = run.relative_to(path).parts
+    between = _below(path, run).parts
     return "/".join((*between[:-3], between[-1]))
 
 
-def _runs(folders: Sequence[Path]) -> dict[Path, list[Path]]:
-    """The runs in these folders that have profiles, and their files."""
-    found = (
+def _below(path: Location, run: Location) -> PurePath:
+    """The path of a run below a log folder."""
+    if isinstance(run, RemotePath):
+        return PurePath(run.address.removeprefix(f"{path}/"))
+    return run.relative_to(str(path))
+
+
+def _runs(folders: Sequence[Location]) -> list[Location]:
+    """The runs in these folders that have profiles; of a remote store, all runs."""
+    found = [
         folder / entry.name for folder in folders for entry in entries(folder) if entry.is_dir()
-    )
-    return {run: files for run in found if (files := _readable(files_with(run, _XPLANE)))}
+    ]
+    return [run for run in found if isinstance(run, RemotePath) or _profiles_of(run)]
 
 
-def _readable(files: list[Path]) -> list[Path]:
-    """The files that are there; a link may point nowhere."""
-    return [file for file in files if file.exists()]
+def _profiles_of(run: Location) -> list[Location]:
+    """The profiles of a run; a link may point nowhere."""
+    found = files_with(run, _XPLANE)
+    return [file for file in found if isinstance(file, RemotePath) or file.exists()]
 
 
-def _profile_folders(path: Path) -> tuple[list[Path], bool]:
+def _profile_folders(path: Location) -> tuple[list[Location], bool]:
     """The folders plugins/profile of a folder, and whether all of it was searched for them.
 
-    Folders of fewer levels are searched first.
+    Folders of fewer levels are searched first; in a remote store only as far as one is found.
     """
     count = 0
-    found: list[Path] = []
+    found: list[Location] = []
     level = [path]
+    is_remote = isinstance(path, RemotePath)
     for _ in range(_MOST_LEVELS + 1):
-        below: list[Path] = []
+        below: list[Location] = []
         for folder in level:
+            count += _ENTRIES_PER_REQUEST if is_remote else 0
             for entry in entries(folder):
                 count += 1
                 if count > _MOST_ENTRIES:
@@ -147,18 +162,18 @@ def _profile_folders(path: Path) -> tuple[list[Path], bool]:
                     below.append(folder / entry.name)
                 if entry.name == "plugins" and (folder / "plugins" / "profile").is_dir():
                     found.append(folder / "plugins" / "profile")
-        level = below
+        level = [] if is_remote and found else below
     return found, not level
 
 
-def _dumped_modules(path: Path) -> list[Path]:
+def _dumped_modules(path: Location) -> list[Location]:
     """The modules that XLA dumped into a folder: compiled ones, if there are any."""
     dumped = [file for suffix in _HLO_PROTO for file in files_with(path, suffix)]
     compiled = [file for file in dumped if "after_optimizations" in file.name]
     return compiled or [file for file in dumped if "before_optimizations" not in file.name]
 
 
-def _dumped_texts(path: Path) -> str:
+def _dumped_texts(path: Location) -> str:
     """What to do about a dump that has no protos, as the end of a sentence."""
     if not files_with(path, "after_optimizations.txt"):
         return ""

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from hbmwatch._profiles.child_process import ended_by, interpreter, last_lines
 from hbmwatch._profiles.python_path import python_path
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import Kind, PeakOp
@@ -108,16 +108,12 @@ def _read(path: Path) -> bytes:
 
 def _run(folder: Path, timeout_s: float) -> str:
     """Run the child in a folder; returns the end of its output."""
-    if getattr(sys, "frozen", False) or not sys.executable:
-        raise ProfileError(
-            "XProf runs in a child process of the Python interpreter, which this program does not "
-            "have (it is frozen, or sys.executable is not set)"
-        )
+    python = interpreter("XProf runs")
     environment = {**os.environ, "PYTHONPATH": python_path(), **_ERRORS_ONLY}
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(folder)],
+            [python, "-P", __file__, str(folder)],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -128,31 +124,20 @@ def _run(folder: Path, timeout_s: float) -> str:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise ProfileError(
-                f"XProf did not answer within {timeout_s:g} s and was stopped{_last_lines(log)}"
+                f"XProf did not answer within {timeout_s:g} s and was stopped{_said(log)}"
             ) from None
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
     if status:
-        ended = f"exit status {status}" if status > 0 else _signal_name(-status)
-        raise ProfileError(f"XProf failed in its process ({ended}){_last_lines(log)}")
-    return _last_lines(log)
+        raise ProfileError(f"XProf failed in its process ({ended_by(status)}){_said(log)}")
+    return _said(log)
 
 
-def _signal_name(number: int) -> str:
-    """ "killed by SIGABRT"."""
-    try:
-        return f"killed by {signal.Signals(number).name}"
-    except ValueError:
-        return f"killed by signal {number}"
-
-
-def _last_lines(log: Path) -> str:
-    """The last lines that the child printed, as the end of a sentence; "" if there are none."""
-    text = log.read_bytes()[-4000:].decode("utf-8", "replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return ": " + " | ".join(lines[-3:]) if lines else ""
+def _said(log: Path) -> str:
+    """The last lines of the child's output, as the end of a sentence."""
+    return last_lines(log.read_bytes())
 
 
 def _results(path: Path, count: int, log: str) -> list[dict[str, Any] | None]:

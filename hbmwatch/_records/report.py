@@ -141,7 +141,9 @@ class ReportData:
         missing: A sentence for each thing that is unavailable, and why.
         logdir: The folder for `xprof --logdir`; None if no profile was kept.
         run: The folder of the run under it, with the profile and this report as report.json,
-            report.txt and report.html; None if nothing was written.
+            report.txt and report.html; its address if the run was copied to a remote store; None
+            if nothing was written.
+        local_run: The folder of the run on the host that failed, if `run` is an address.
         function: The name of the function that failed.
         program_is_guess: Whether it is not certain that the program of `summary` ran out; the first
             note says why. Then breakdown, rollup and findings are a guess as well.
@@ -163,6 +165,7 @@ class ReportData:
     missing: tuple[str, ...] = ()
     logdir: str | None = None
     run: str | None = None
+    local_run: str | None = None
     function: str = ""
     process_index: int = 0
     process: Process | None = None

@@ -180,6 +180,9 @@ def report_text(report: ReportData, top: int = 10, look: Look = PLAIN) -> str:
     if report.run is not None:
         command = f"hbmwatch show {shlex.quote(report.run)}"
         lines += wrapped(f"report: {clean(command, 230)}", whole_words=True, look=look)
+    if report.local_run is not None:
+        local = clean(report.local_run, 230)
+        lines += wrapped(f"local copy: {local}", whole_words=True, look=look)
     lines += wrapped(sentence(_versions(report)), look=look)
     lines += _links(report.message)
     lines += _plan_lines(report, look)

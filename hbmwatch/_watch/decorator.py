@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-import re
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import jax
 
 from hbmwatch._explain.failure import Capture, Settings, Sync
+from hbmwatch._records.addresses import remote_address
 from hbmwatch._watch.block import WatchContext
 from hbmwatch._watch.proving import prover
 from hbmwatch._watch.step import quoted, watch_function
@@ -20,9 +20,6 @@ from hbmwatch._watch.types import Logdir, P, R, Watched
 
 if TYPE_CHECKING:
     from hbmwatch._report.report import OomReport
-
-# As of a bucket; pathlib makes one slash of two, and drives of Windows have one letter.
-_ADDRESS = re.compile(r"[a-z][a-z0-9]+:/")
 
 
 @overload
@@ -82,8 +79,11 @@ def watch_hbm(
     Args:
         fun: The step; or the folder for profiles, as in jax.profiler.trace(folder); or None.
         logdir: The folder that receives the profile of a failing program, for `xprof --logdir`.
-            With None, or with the address of a remote store, it is a folder under the system's
-            temporary folder, which is made at the first failure and keeps the last 8 profiles.
+            With None it is a folder under the system's temporary folder, which is made at the first
+            failure and keeps the last 8 profiles. With an address that fsspec opens
+            ("gs://bucket/xprof", "s3://...") the profile is kept there as well, and then copied to
+            the address, in at most 30 seconds (HBMWATCH_REMOTE_SECONDS). Nothing is opened before
+            a failure, and traces of capture="always" are not copied.
         capture: When to take a profile. "on_oom" costs nothing before a failure. "always" puts
             jax.profiler.trace around every call, which records a timeline as well. "never" builds
             the report from the text of the error alone.
@@ -113,7 +113,8 @@ def watch_hbm(
             function that is already jitted, or with jit=False; a generator or coroutine function;
             a `top` that is not an int; `logdir` given twice.
         ValueError: An unknown `capture` or `sync`, a negative `top`, a `prove` that is not a number
-            of seconds above 0, or a value of HBMWATCH_DISABLE that is neither true nor false.
+            of seconds above 0, a value of HBMWATCH_DISABLE that is neither true nor false, or, with
+            an address, one of HBMWATCH_REMOTE_SECONDS that is not a number of seconds above 0.
     """
     if isinstance(fun, (str, os.PathLike)):
         if logdir is not None:
@@ -125,22 +126,39 @@ def watch_hbm(
         raise ValueError(f"top must be at least 0, not {top}")
     _check_jit_keywords(jit_kwargs)
     folder = None if logdir is None else os.fsdecode(logdir)
-    if folder is not None and _ADDRESS.match(folder):
-        warnings.warn(
-            f"remote folders are not supported ({folder!r}): profiles are written to the system's "
-            "temporary folder",
-            stacklevel=2,
-        )
+    remote = None if folder is None else remote_address(folder)
+    if remote is not None:
         folder = None
+        _check_store(remote)
     if isinstance(on_oom, str) and on_oom != "exit":
         raise ValueError(f"on_oom={on_oom!r}: pass a function or 'exit'")
     calls = None if on_oom == "exit" else on_oom
     settings = Settings(
-        folder, capture, sync, top, calls, exits=on_oom == "exit", prove=prover(prove)
+        folder,
+        capture,
+        sync,
+        top,
+        calls,
+        exits=on_oom == "exit",
+        prove=prover(prove),
+        remote=None if remote is None else remote.rstrip("/"),
     )
     if fun is None:
         return WatchContext(settings, jit, jit_kwargs)
     return watch_function(fun, settings, jit, jit_kwargs)
+
+
+def _check_store(address: str) -> None:
+    """Warn now if the package is missing that a failure would need to open an address."""
+    from hbmwatch._profiles.store import missing_package, time_limit
+
+    time_limit()
+    if missing := missing_package(address):
+        warnings.warn(
+            f"nothing can be written to {address}: {missing}. Profiles stay in the system's "
+            "temporary folder",
+            stacklevel=3,
+        )
 
 
 def _check_choice(name: str, value: object, choices: Any) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from hbmwatch import OomMessage, OomReport, watch_hbm
 from hbmwatch._cli.main import main
+from hbmwatch._profiles.store import Store
 from hbmwatch._xla.xspace import pack_modules, read_modules
 from tests import programs
 from tests.live import SMALL, fill, oom_of
+from tests.stores import Servers
 from tests.test_layers import FLOOR
 
 ROOT = Path(__file__).parents[2]
@@ -50,10 +52,35 @@ def test_the_commands_of_the_page_on_jobs_work(
     oom_of(watch_hbm("xprof")(fill), SMALL)
     Path("rank0.log").write_text("RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.\n")
     Path("rank1.log").write_text("Read error: Connection reset by peer\n")
-    for line in "".join(blocks(ROOT / "docs" / "pods.md", "sh")).splitlines():
+    for line in commands_on_jobs(in_buckets=False):
         assert main(shlex.split(line)[1:]) == 0, line
     assert Path("job.html").stat().st_size > 1000
     assert "rank1.log: connection reset by peer" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_commands_on_buckets_work(
+    servers: Servers, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On runs that a failure has copied to each of the addresses."""
+    commands = commands_on_jobs(in_buckets=True)
+    kept = oom_of(watch_hbm(fill, logdir="gs://bucket/xprof"), SMALL).report
+    (profile,) = Path(str(kept.local_run)).glob("*.xplane.pb")
+    with Store() as store:
+        for logdir in ("s3://bucket/before", "s3://bucket/after"):
+            store.write({f"{logdir}/plugins/profile/run/{profile.name}": profile})
+    printed = []
+    for line in commands:
+        assert main(shlex.split(line)[1:]) == 0, line
+        printed.append(capsys.readouterr().out)
+    assert printed[1] == f"{kept}\n"
+    assert [len(text.splitlines()) for text in (printed[0], printed[-1])] == [2, 2]
+
+
+def commands_on_jobs(in_buckets: bool) -> list[str]:
+    """The commands of the page on jobs: those on addresses, or the others."""
+    lines = "".join(blocks(ROOT / "docs" / "pods.md", "sh")).splitlines()
+    return [line for line in lines if ("://" in line) is in_buckets]
 
 
 def test_the_commands_work(

@@ -60,11 +60,6 @@ MISUSES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "sync=True: choose one of",
     ),
     "top": (lambda: watch_hbm(top=-1), ValueError, "top must be at least 0, not -1"),
-    "address": (
-        lambda: watch_hbm("gs://bucket/run"),
-        UserWarning,
-        "remote folders are not supported ('gs://bucket/run')",
-    ),
     "the function as a keyword": (
         lambda: watch_hbm(fun=fill),
         TypeError,

@@ -1,0 +1,395 @@
+"""Log folders in buckets: what is written there, how it is read, and every fault."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from hbmwatch import OomReport, ProfileError, fold_reports, load_peak_summary, watch_hbm
+from hbmwatch._profiles import store_child
+from hbmwatch._profiles.files import entries, read_file
+from hbmwatch._profiles.places import find_place
+from hbmwatch._profiles.store import Location, Store, missing_package, opened
+from hbmwatch._profiles.stored import read_report, run_folders
+from tests.cli.support import run
+from tests.live import PRELUDE, SMALL, fill, oom_of
+from tests.live import run as run_child
+from tests.stores import ENVIRONMENT, Servers
+
+pytestmark = pytest.mark.slow
+STORES = ["s3", "gs"]
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    """The socket of a server that never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield server
+
+
+@pytest.fixture
+def silent(listening: socket.socket) -> str:
+    """The address of a server that never answers."""
+    return url(listening)
+
+
+@pytest.fixture
+def closed() -> Iterator[str]:
+    """An address at which nothing listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield url(unused)
+
+
+def url(server: socket.socket) -> str:
+    """The address of a server."""
+    return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def report_of_oom(logdir: object) -> OomReport:
+    """The report of a step that runs out of memory."""
+    return oom_of(watch_hbm(fill, logdir=str(logdir)), SMALL).report
+
+
+# --- written and read -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", STORES)
+def test_a_run_is_written(protocol: str, servers: Servers, tmp_path: Path) -> None:
+    """The report names the run in the bucket and its copy here, and both hold the same."""
+    logdir = f"{protocol}://bucket/{tmp_path.name}"
+    report = report_of_oom(logdir)
+    local = Path(str(report.local_run))
+    stored = local / "report.json"
+
+    assert report.missing == ()
+    assert (report.logdir, report.run) == (logdir, f"{logdir}/plugins/profile/{local.name}")
+    assert f"local copy: {local}" in unwrapped(str(report))
+    of_copy = read_report(stored)
+    assert of_copy == replace(report, run=str(local), logdir=of_copy.logdir, local_run=None)
+    with opened(f"{report.run}/") as there:
+        files = {entry.name: read_file(there / entry.name) for entry in entries(there)}
+    assert sorted(files) == sorted(file.name for file in local.iterdir())
+    assert OomReport.from_dict(json.loads(files["report.json"])) == report
+    assert files["report.txt"].decode() == f"{report}\n"
+    assert files["report.html"].decode() == report.to_html()
+
+
+def test_every_command_reads_a_run_in_a_bucket(
+    servers: Servers, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As the same run in a folder of this host; the page on jobs has the same for gs://."""
+    logdir = f"s3://bucket/{tmp_path.name}"
+    report = report_of_oom(logdir)
+    local = Path(str(report.local_run))
+    stored = local / "report.json"
+
+    listed, shown, peak, folded, same = (
+        run(capsys, *command)
+        for command in (
+            ("show", logdir),
+            ("show", logdir, "--run", "last"),
+            ("peak", logdir),
+            ("fold", logdir, str(stored)),
+            ("diff", logdir, str(stored)),
+        )
+    )
+    assert shown == (0, f"{report}\n", "")
+    assert (listed[0], listed[1].splitlines()[1:]) == (0, [f"  {local.name}"])
+    assert f"This is run {local.name}." in unwrapped(peak[1])
+    assert f"profile: xprof --logdir={logdir} --port=6006" in peak[1]
+    assert folded == (0, f"{fold_reports([report, read_report(stored)])}\n", "")
+    assert same[0] == 0 and "1.00 PiB -> 1.00 PiB (+0 B)" in same[1]
+
+
+def unwrapped(text: str) -> str:
+    """The text of a report, its lines joined."""
+    return " ".join(text.split())
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def test_a_list_of_ten_thousand_runs_reads_what_it_shows(
+    servers: Servers, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The names come a thousand a request, and then the reports that are listed, or the one."""
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report_of_oom(tmp_path).to_dict()))
+    with Store() as store:
+        store.write({"s3://bucket/report.json": file})
+    servers.ask("seed", "many", 10_000)
+    requests = []
+    outputs = []
+    for options in ([], ["--run", "last"]):
+        servers.ask("count")
+        outputs.append(run(capsys, "show", "s3://bucket/many", *options))
+        requests.append(servers.ask("count")["GET"])
+
+    shown = [line for line in outputs[0][1].splitlines() if "_hbmwatch_p0_1_a_" in line]
+    assert [line.rpartition("_")[2] for line in shown] == [str(9_999 - n) for n in range(20)]
+    assert outputs[0][1].endswith("\n9980 older runs are not listed; --most 10000 lists all\n")
+    assert [status for status, _, _ in outputs] == [0, 0]
+    assert requests == [11 + 20, 11 + 2]  # 11 listings; s3fs also asks for each size
+
+
+def test_a_remote_folder_is_searched_for_runs(
+    servers: Servers, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Log folders below the given one are found; what has no profile, or no report, says so."""
+    report = report_of_oom(tmp_path)
+    (profile,) = Path(str(report.run)).glob("*.xplane.pb")
+    run_of_jax = "s3://bucket/search/eval/plugins/profile/2026_01_02_03_04_05"
+    with Store() as store:
+        store.write(
+            {
+                f"{run_of_jax}/host-1.xplane.pb": profile,
+                f"{run_of_jax}/host-2.xplane.pb": profile,
+                "s3://bucket/search/eval/plugins/profile/2026_01_02_03_04_06/note": profile,
+                "s3://bucket/damaged/plugins/profile/a/report.json": profile,
+            }
+        )
+
+    peak = unwrapped(run(capsys, "peak", "s3://bucket/search")[1])
+    assert "This is run eval/2026_01_02_03_04_05" in peak
+    assert "This is host host-1." in peak
+    assert load_peak_summary(f"{run_of_jax}/host-2.xplane.pb") == report.summary
+    status, out, err = run(capsys, "show", "s3://bucket/damaged")
+    assert (status, out) == (1, "")
+    assert "left out: s3://bucket/damaged/plugins/profile/a/report.json holds no report" in err
+    assert err.endswith("hbmwatch: s3://bucket/damaged has no run with a report\n")
+    with opened("s3://bucket") as bucket, opened("s3://none") as none:
+        failing: list[tuple[str, Callable[..., Any], Location]] = [
+            ("cannot read s3://bucket/none: no such folder", run_folders, bucket / "none"),
+            ("there is no profile at s3://bucket/none: no such", find_place, bucket / "none"),
+            ("there is no profile at s3://none/a: no such file", find_place, none / "a"),
+            ("there is no profile in s3://bucket/damaged/plu", find_place, bucket / "damaged"),
+            ("cannot read s3://bucket/none: no such", read_file, bucket / "none"),
+        ]
+        for text, read, location in failing:
+            with pytest.raises(ProfileError, match=text):
+                read(location)
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def variables(case: str, servers: Servers, silent: str, closed: str) -> dict[str, str | None]:
+    """Brings a fault about: the environment in which it happens."""
+    environment: dict[str, dict[str, str | None]] = {
+        "no credentials": {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
+        "refused": {"AWS_ENDPOINT_URL": closed},
+        "silent": {"AWS_ENDPOINT_URL": silent, "HBMWATCH_REMOTE_SECONDS": "2"},
+        "silent (gs)": {"STORAGE_EMULATOR_HOST": silent, "HBMWATCH_REMOTE_SECONDS": "2"},
+    }
+    if case == "full":
+        servers.ask("fail", "507 Insufficient Storage")
+    if case in ("unknown key", "read-only"):
+        key, secret = servers.ask("protect")
+        key = key if case == "read-only" else "AKIAUNKNOWN"
+        return {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+    return environment.get(case, {})
+
+
+FAULTS = {
+    "no such bucket": ("s3://none", "no such bucket or folder (The specified bucket does not exis"),
+    "no such bucket (gs)": ("gs://none", "no such bucket or folder"),
+    "no credentials": ("s3://bucket/x", "no credentials (Unable to locate credentials)"),
+    "refused": ("s3://bucket/x", "connection refused (Could not connect to the endpoint URL"),
+    "silent": ("s3://bucket/x", "no answer within 2 s"),
+    "silent (gs)": ("gs://bucket/x", "no answer within 2 s"),
+    "full": (
+        "s3://bucket/x",
+        "full (An error occurred (InsufficientStorage) when calling the PutObject",
+    ),
+    "unknown key": ("s3://bucket/x", "access denied (The AWS Access Key Id you provided does not "),
+    "read-only": ("s3://bucket/x", "access denied (Access Denied)"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_is_a_sentence(
+    case: str, servers: Servers, silent: str, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error gets out with its report, the run stays on this host, and the reason is named."""
+    logdir, reason = FAULTS[case]
+    for name, value in variables(case, servers, silent, closed).items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    try:
+        report = report_of_oom(logdir)
+    finally:
+        servers.ask("mend")
+
+    run = Path(str(report.run))
+    (missing,) = report.missing
+    assert missing.startswith(
+        f"remote copy: cannot write {logdir}/plugins/profile/{run.name}: {reason}"
+    )
+    assert report.local_run is None
+    assert replace(report, missing=()) == read_report(run / "report.json")
+    assert load_peak_summary(run) == report.summary
+    assert str(report.logdir) == str(run.parents[2])
+
+
+@pytest.mark.parametrize("end", ["by itself", "killed"])
+def test_a_silent_store_keeps_no_process(end: str, listening: socket.socket) -> None:
+    """At the time limit, or when it is killed before, a program ends with all that it started."""
+    seconds = "2" if end == "by itself" else "200"
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{PRELUDE}watch_hbm(fill, logdir='s3://bucket/x')(x)"],
+        env={
+            **os.environ,
+            **ENVIRONMENT,
+            "AWS_ENDPOINT_URL": url(listening),
+            "HBMWATCH_REMOTE_SECONDS": seconds,
+        },
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    if end == "killed":
+        accepted, _ = listening.accept()  # it waits for an answer
+        child.kill()
+        accepted.close()
+    _, printed = child.communicate(timeout=200)
+    until = time.monotonic() + 200
+    while is_there(child.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+
+    assert not is_there(child.pid)
+    assert (child.returncode, "no answer within 2 s" in unwrapped(printed.decode())) == (
+        (1, True) if end == "by itself" else (-signal.SIGKILL, False)
+    )
+
+
+def is_there(group: int) -> bool:
+    """Whether a process of a group is there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# --- without a store ------------------------------------------------------------------------------
+
+
+def test_nothing_is_opened_before_a_failure() -> None:
+    """A step with an address that succeeds loads no client, opens no socket, starts no process."""
+    code = """
+seen = []
+def audit(name, args):
+    if name in ("socket.connect", "socket.getaddrinfo", "subprocess.Popen"):
+        seen.append(name)
+sys.addaudithook(audit)
+step = watch_hbm(lambda x: x + 1, logdir="gs://bucket/x")
+for _ in range(3):
+    jax.block_until_ready(step(x))
+clients = {"fsspec", "gcsfs", "aiohttp", "multiprocessing.connection", "hbmwatch._profiles.stored"}
+print(seen, sorted(clients & sys.modules.keys()))
+"""
+    assert run_child(code) == "[] []\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "missing", "text"),
+    [
+        ("gs://bucket", {"gcsfs"}, "gcsfs is not installed: pip install 'hbmwatch[gcs]'"),
+        ("s3://bucket", {"s3fs", "fsspec"}, "s3fs is not installed: pip install 'hbmwatch[s3]'"),
+        ("sftp://host", {"fsspec"}, "fsspec is not installed: pip install 'fsspec'"),
+        ("sftp://host", {"gcsfs", "s3fs"}, ""),
+    ],
+)
+def test_a_missing_package_is_named(
+    address: str, missing: set[str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command that installs it: in a warning at decoration, and where it is needed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else find(name)
+    )
+
+    assert missing_package(address) == text
+    if not text:
+        return
+    with pytest.warns(UserWarning, match=f"nothing can be written to {address}: {text[:20]}"):
+        watch_hbm(fill, logdir=address)
+    with Store() as store, pytest.raises(ProfileError, match=r"cannot read .* is not installed"):
+        store.entries(address)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
+def test_a_time_limit_that_is_none_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At decoration, and where an address is read; for a folder of this host it does not count."""
+    monkeypatch.setenv("HBMWATCH_REMOTE_SECONDS", value)
+    text = f"HBMWATCH_REMOTE_SECONDS='{value}' is not a number of seconds above 0"
+
+    with pytest.raises(ValueError, match=text):
+        watch_hbm(fill, logdir="gs://bucket/x")
+    with pytest.raises(ValueError, match=text):
+        load_peak_summary("gs://bucket/x")
+    watch_hbm(fill, logdir="folder")
+
+
+def test_what_else_fsspec_opens(tmp_path: Path) -> None:
+    """In a store that has folders they are made; one that cannot be opened is a sentence."""
+    file = tmp_path / "file"
+    file.write_text("content")
+    folder = f"file://{tmp_path}/new/folder"
+    with Store() as store:
+        store.write({f"{folder}/a": file})
+        assert store.entries(folder) == (("a", False),)
+        assert list(store.read([f"{folder}/a"])) == [b"content"]
+        errors = {
+            "xyz://a": "cannot read xyz://a: ValueError: Protocol not known: xyz",
+            "memory://a": "cannot read memory://a: ValueError: a store in memory ends with its",
+            "sftp://127.0.0.1/a": "cannot read sftp://127.0.0.1/a: a package is missing (",
+        }
+        for address, text in errors.items():
+            with pytest.raises(ProfileError, match=re.escape(text)):
+                store.entries(address)
+
+
+def raising(error: Exception) -> Callable[[], NoReturn]:
+    """What raises an error."""
+
+    def call() -> NoReturn:
+        raise error
+
+    return call
+
+
+def test_the_errors_of_the_clients_are_told_apart() -> None:
+    """Errors as the clients raise them for the answers of stores."""
+    gcs = pytest.importorskip("gcsfs.retry")
+    auth = pytest.importorskip("google.auth.exceptions")
+    denied = b'{"error": {"code": 401, "message": "Anonymous caller does not have access."}}'
+    answers: list[tuple[Callable[[], object], str]] = [
+        (lambda: gcs.validate_response(401, denied, "a"), "access denied (Anonymous caller does"),
+        (lambda: gcs.validate_response(403, b"no", "a"), "access denied (Forbidden: a no)"),
+        (lambda: gcs.validate_response(404, b"", "a"), "no such bucket or folder"),
+        (lambda: gcs.validate_response(507, b"no space", "a"), "full (no space, 507)"),
+        (raising(auth.DefaultCredentialsError("none were found")), "no credentials (none were"),
+        (raising(OSError(errno.EROFS, "Read-only file system")), "read-only (Read-only file sys"),
+        (raising(OSError(errno.ENOSPC, "No space left on device")), "full (No space left on dev"),
+        (raising(socket.gaierror(-2, "Name not known")), "unknown host (Name not known)"),
+        (raising(TimeoutError()), "no answer"),
+        (raising(KeyError("a?X-Amz-Signature=1 b")), "KeyError: 'a b'"),
+    ]
+    for call, text in answers:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            call()
+        assert store_child.described(caught.value).startswith(text)
