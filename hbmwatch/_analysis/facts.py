@@ -14,6 +14,7 @@ from hbmwatch._jax.lowered import CallInfo, Leaf
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.report import DeviceMemory
+from hbmwatch._records.roles import OPTIMIZER, argument_role
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.protos import HloInstructionProto, OpSharding, ShapeProto
 from hbmwatch._xla.shapes import element_count, unpadded_bytes
@@ -21,6 +22,8 @@ from hbmwatch._xla.shardings import part_of, spread_over, tiles
 from hbmwatch._xla.types import float_bits
 
 T = TypeVar("T")
+# Roles of arguments whose first dimension is layers, experts or features.
+_NO_BATCH = frozenset(("parameters", OPTIMIZER, "cache"))
 # A remedy that frees less than a twentieth of the bytes over the limit leaves the program failing.
 SHARE_OF_OVER_LIMIT = 0.05
 # The compiler's scheduler alone moves a peak by up to 2%, so a smaller saving may not show.
@@ -293,7 +296,8 @@ class ProgramFacts:
     def batch(self) -> Batch:
         """The batch: the first dimension of some arguments, by these rules.
 
-        1. The argument is not returned updated, and no gradient of its shape is an output.
+        1. The argument is not returned updated, no gradient of its shape is an output, and its
+           path does not say that it is parameters, an optimizer's state or a cache.
         2. No argument has the length as another dimension, and no state has it as any dimension.
         3. The argument is not a table, whose rows are looked up.
         4. No loop reads an argument of the length row by row: the rows are layers or steps.
@@ -312,6 +316,8 @@ class ProgramFacts:
         by_length: dict[int, list[Argument]] = {}
         for argument in self.arguments:
             if argument.number in self.state or argument.dims in gradients:
+                continue
+            if argument_role(argument.path) in _NO_BATCH:
                 continue
             first = argument.dims[0] if argument.dims else 0
             if first > 1 and first not in fixed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 
 from hbmwatch._analysis.graph import Graph
 from hbmwatch._xla.protos import HloInstructionProto
@@ -65,18 +65,33 @@ def added_by_index(graph: Graph, lengths: Set[int]) -> frozenset[int]:
         graph: The program's instructions.
         lengths: The first dimensions of the integer arguments, of which some are indices.
     """
-    found = set[int]()
+    return frozenset(
+        length
+        for nodes, edges, _ in _additions(graph)
+        # A loop over blocks of edges adds one block at a time.
+        if (whole := {length for length in lengths if length % edges == 0})
+        for length in (*nodes, edges, *whole)
+    )
+
+
+def edges(graph: Graph) -> frozenset[int]:
+    """The numbers of rows that the forward pass adds at once by index: edges, or entries.
+
+    A row is more than one number: a histogram adds ones.
+    """
+    return frozenset(edges for _, edges, added in _additions(graph) if added > edges)
+
+
+def _additions(graph: Graph) -> Iterator[tuple[Sequence[int], int, int]]:
+    """The rows that are added to, the number of rows that an index adds, and of their elements."""
     for computation in graph.program.computations.values():
         for scatter in graph.program.inside(computation):
             if scatter.opcode != "scatter" or "transpose(" in scatter.metadata.op_name:
                 continue
-            rows = [operand.shape.dimensions[:1] for operand in graph.operands(scatter)[:2]]
-            if len(rows) == 2 and rows[1] and _adds(graph, scatter):
-                # A loop over blocks of edges adds one block at a time.
-                whole = {length for length in lengths if length % max(rows[1][0], 1) == 0}
-                if whole and rows[1][0] > 1:
-                    found.update(*rows, whole)
-    return frozenset(found)
+            operands = [operand.shape.dimensions for operand in graph.operands(scatter)]
+            rows = [dims[:1] for dims in operands[:2]]
+            if len(rows) == 2 and rows[1] and rows[1][0] > 1 and _adds(graph, scatter):
+                yield rows[0], rows[1][0], element_count(operands[-1])
 
 
 def _adds(graph: Graph, scatter: HloInstructionProto) -> bool:

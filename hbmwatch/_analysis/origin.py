@@ -112,7 +112,10 @@ class _Walk:
         if instruction.opcode in ("while", "conditional") or self.graph.is_product(instruction):
             self._end(instruction, outer)
             return []
-        alike = [o for o in self.graph.operands(instruction) if self._same(o.shape)]
+        operands = self.graph.operands(instruction)
+        if instruction.opcode == "gather":
+            operands = operands[:1]  # the index has as many elements where it selects numbers
+        alike = [o for o in operands if self._same(o.shape)]
         if not alike:
             self._end(instruction, outer)
         return [(operand, outer) for operand in alike]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from hbmwatch._analysis.facts import ProgramFacts
+from collections.abc import Sequence
+
+from hbmwatch._analysis.facts import Argument, ProgramFacts
 from hbmwatch._findings import replication
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import ERROR_1000, list_some, plural, short_paths
 from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.report import Finding
+from hbmwatch._records.roles import OPTIMIZER, argument_role
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.types import float_bits
 
@@ -17,6 +20,18 @@ ADVICE = Advice(
     link=ERROR_1000,
     will_not_help="jax.checkpoint or a smaller batch: neither makes these arguments smaller",
 )
+
+
+def _less(largest: Sequence[Argument]) -> str:
+    """What makes arguments smaller: a cache has the length for which it was allocated."""
+    sizes: dict[str, int] = {}
+    for argument in largest:
+        role = argument_role(argument.path)
+        sizes[role] = sizes.get(role, 0) + argument.size_bytes
+    if max(sizes, key=sizes.__getitem__, default="") == "cache":
+        return "allocate the cache for a shorter length or fewer sequences"
+    what = "optimizer state" if OPTIMIZER in sizes else "some of them"
+    return f"keep {what} in host memory"
 
 
 def find(facts: ProgramFacts) -> Finding | None:
@@ -42,7 +57,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         f"{format_size(total)} per device before the program computes anything. Sharded over "
         f"{devices} times as many devices, {format_size(-(-total // devices))}{narrower}.",
         remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
-        "narrower dtype, or offload optimizer state to host memory.",
+        f"narrower dtype, or {_less(largest)}.",
         saves_bytes=total - total // devices,
         buffers=rows_of(facts, largest),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.graph import joined_names
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.products import Product
@@ -53,10 +54,12 @@ LEAST_RANK = 3
 
 
 def is_attention(candidate: Candidate) -> bool:
-    """Whether a softmax reads a product of two batches of tokens, or a square product."""
+    """Whether a softmax reads a product of two batches of tokens, or by its name a square one."""
     if candidate.product is None or not candidate.is_softmax_input:
         return False
-    return _multiplies_batches(candidate.product) or candidate.is_square
+    # The kernel of a Gaussian process is a square of exponentials, too.
+    named = "softmax" in " ".join((candidate.names, joined_names(candidate.uses)))
+    return _multiplies_batches(candidate.product) or (candidate.is_square and named)
 
 
 def is_attention_in_training(candidate: Candidate) -> bool:

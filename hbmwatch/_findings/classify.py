@@ -8,7 +8,7 @@ the operations that made it. A row without advice ends the search: the buffer is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hbmwatch._analysis import origin
@@ -24,6 +24,7 @@ from hbmwatch._findings import (
     callback,
     constant,
     dtype,
+    gathered_rows,
     host_fetch,
     jacobian,
     layout_copy,
@@ -79,7 +80,9 @@ RULES = (
     Rule(stacked_outputs.ADVICE, stacked_outputs.is_stacked),
     Rule(jacobian.ADVICE, _all_rows(jacobian.is_jacobian)),
     Rule(one_hot.ADVICE, one_hot.is_one_hot),
+    Rule(samples.GRADIENTS_ADVICE, _whole(samples.is_weight_gradient)),
     Rule(unrolled_loop.ADVICE, unrolled_loop.is_partial_result),
+    Rule(gathered_rows.EDGES_ADVICE, _whole(gathered_rows.is_one_per_edge)),
     Rule(pairwise.GATHER_ADVICE, _all_rows(pairwise.gathers_pairs)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.is_mapped_twice)),
     Rule(attention_scores.TRAINING_ADVICE, _all_rows(attention_scores.is_attention_in_training)),
@@ -87,6 +90,7 @@ RULES = (
     Rule(attention_scores.ADVICE, _all_rows(attention_scores.is_attention)),
     Rule(samples.ADVICE, _whole(samples.is_product_of_samples)),
     Rule(logits.ADVICE, _whole(logits.is_logits)),
+    Rule(pairwise.GRAM_ADVICE, _all_rows(pairwise.is_gram)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.multiplies_rows)),
     Rule(dtype.CAST_ADVICE, dtype.is_cast_argument),
     Rule(layout_copy.ADVICE, layout_copy.is_moved_argument),
@@ -94,6 +98,7 @@ RULES = (
     Rule(samples.ADVICE, _whole(pairwise.is_gradient_per_example)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.combines_two_arrays)),
     Rule(samples.ADVICE, _whole(samples.is_mapped)),
+    Rule(gathered_rows.ADVICE, _whole(gathered_rows.gathers_matrices)),
     Rule(random_bits.ADVICE, random_bits.is_random_bits),
 )
 
@@ -106,16 +111,49 @@ def classify(candidate: Candidate) -> BufferAdvice | None:
 def find(facts: ProgramFacts) -> list[Finding]:
     """The findings on large buffers, one per advice."""
     classified: dict[str, tuple[BufferAdvice, list[Candidate]]] = {}
+    ordinary = []
     for candidate in candidates(facts):
         advice = classify(candidate)
         padded = candidate.first.op.expansion >= LEAST_PADDED_EXPANSION
-        if advice is not None and (advice.even_if_padded or not padded):
+        if advice is None:
+            ordinary.append(candidate)
+        elif advice.even_if_padded or not padded:
             classified.setdefault(advice.slug, (advice, []))[1].append(candidate)
+    for candidate in ordinary:
+        if (slug := _sorted_with(candidate, classified)) is not None:
+            classified[slug][1].append(candidate)
     scores = [c for c in facts.once(_families) if _is_per_layer(c) and attention_scores.is_kept(c)]
     if scores:
+        # The scores of all layers are more than those of the one that is computed at the peak.
         advice = attention_scores.KEPT_ADVICE
-        classified.setdefault(advice.slug, (advice, []))[1].extend(scores)
+        _, others = classified.get(advice.slug, (advice, []))
+        classified[advice.slug] = (advice, [*scores, *others])
     return [_finding(advice, found) for advice, found in classified.values()]
+
+
+def _sorted_with(
+    candidate: Candidate, classified: Mapping[str, tuple[BufferAdvice, Sequence[Candidate]]]
+) -> str | None:
+    """The slug of the buffers that one sort orders together with a buffer; None for no such sort.
+
+    A sort with an index (an argsort, a stable sort) orders the index in a buffer of the same size.
+    """
+    sorts = _sorts(candidate)
+    return next(
+        (
+            slug
+            for slug, (_, found) in classified.items()
+            if slug != unrolled_loop.ADVICE.slug  # its buffers are steps
+            and any(c.first.dims == candidate.first.dims and sorts & _sorts(c) for c in found)
+        ),
+        None,
+    )
+
+
+def _sorts(candidate: Candidate) -> set[int]:
+    """The ids of the sorts that read a buffer, or that make it."""
+    around = [candidate.first.instruction, *candidate.uses]
+    return {instruction.id for instruction in around if instruction.opcode == "sort"}
 
 
 def candidates(facts: ProgramFacts) -> list[Candidate]:

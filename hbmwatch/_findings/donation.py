@@ -20,6 +20,8 @@ ADVICE = Advice(
     "without donate_argnums undoes the donation of an inner jit",
     change="donation",
 )
+# An argument with a hundredth of the bytes of all (a step, a hidden state) is not named.
+LEAST_SHARE = 1 / 100
 _UPDATED = ("updated and returned", "the old and new values exist at the same time")
 _UNCHANGED = ("returned unchanged", "each exists twice")
 _LEAVE_OUT = "Return only what changes, also from the body of a scan."
@@ -28,6 +30,7 @@ _LEAVE_OUT = "Return only what changes, also from the body of a scan."
 def find(facts: ProgramFacts) -> Finding | None:
     """Arguments that are returned updated, and not donated."""
     pairs = undonated(facts)
+    pairs = _large(pairs)
     if not pairs:
         return None
     unchanged = [argument for argument, output in pairs if _is_returned(facts, argument, output)]
@@ -45,15 +48,26 @@ def find(facts: ProgramFacts) -> Finding | None:
     return ADVICE.finding(
         title=f"{what}: {format_size(_bytes(larger))} is held twice",
         evidence=" ".join(
-            [
-                *([_evidence(updated, *_UPDATED)] if updated else []),
-                *([_evidence(unchanged, *_UNCHANGED)] if unchanged else []),
-            ]
+            _evidence(some, *how)
+            for some, how in sorted(
+                ((updated, _UPDATED), (unchanged, _UNCHANGED)), key=lambda part: -_bytes(part[0])
+            )
+            if some
         ),
         remedy=" ".join(remedy),
         saves_bytes=_bytes(unchanged) + _bytes(updated),
         buffers=rows_of(facts, (argument for argument, _ in pairs)),
     )
+
+
+def _large(pairs: Sequence[tuple[Argument, Output]]) -> list[tuple[Argument, Output]]:
+    """The pairs without those of arguments of the function that are small beside the others."""
+    sizes: dict[str, int] = {}
+    for argument, _ in pairs:
+        root = path_prefix(argument.path, 1)
+        sizes[root] = sizes.get(root, 0) + argument.size_bytes
+    least = LEAST_SHARE * sum(sizes.values())
+    return [pair for pair in pairs if sizes[path_prefix(pair[0].path, 1)] >= least]
 
 
 def _is_returned(facts: ProgramFacts, argument: Argument, output: Output) -> bool:

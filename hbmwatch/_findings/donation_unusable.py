@@ -42,7 +42,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     mismatches: list[Mismatch] = []
     free = [output for output in facts.outputs if not output.aliased]
     for argument in _unused_donations(facts):
-        mismatches.append(_mismatch(free, argument))
+        mismatches.append(_mismatch(facts, free, argument))
         free = [output for output in free if output is not mismatches[-1].output]
     if not mismatches:
         return None
@@ -75,10 +75,11 @@ def _unused_donations(facts: ProgramFacts) -> list[Argument]:
     ]
 
 
-def _mismatch(free: Sequence[Output], argument: Argument) -> Mismatch:
+def _mismatch(facts: ProgramFacts, free: Sequence[Output], argument: Argument) -> Mismatch:
     """Why no output reuses the memory of an argument: the first of these reasons that holds.
 
     Args:
+        facts: The failing program.
         free: The outputs that could: they reuse no argument's memory.
         argument: The argument.
     """
@@ -86,8 +87,12 @@ def _mismatch(free: Sequence[Output], argument: Argument) -> Mismatch:
     for output in [*same, *free]:
         if output.dims == argument.dims and output.element_type != argument.element_type:
             theirs, ours = type_name(output.element_type), type_name(argument.element_type)
-            reason = f"{output.path} is {theirs}, but {argument.path} is {ours}"
-            return Mismatch(argument, reason, output)
+            # Another output may reuse the memory of its own argument, as JAX pairs them by shape.
+            own = (a for a in facts.arguments if same_leaf(a.path, output.path))
+            alike = (a for a in own if a.element_type == argument.element_type)
+            named = next((a for a in alike if a.dims == argument.dims), argument)
+            reason = f"{output.path} is {theirs}, but {named.path} is {ours}"
+            return Mismatch(named, reason, output)
     for output in [*same, *free]:
         if _global_dims(output) == argument.global_dims and output.dims != argument.dims:
             reason = (

@@ -83,7 +83,7 @@ def is_moved_argument(candidate: Candidate) -> bool:
     """Whether a temporary is an argument that was only moved."""
     if candidate.first.op.kind != "temporary" or not candidate.is_argument:
         return False
-    if not _has_dimensions(candidate) or (_is_carried(candidate) and not _is_reused(candidate)):
+    if not _has_dimensions(candidate) or (_is_rewritten(candidate) and not _is_reused(candidate)):
         return False
     shapes = {_layout(shape_text(end.instruction.shape)) for end in candidate.origin.ends}
     return candidate.origin.chain <= _ONLY_MOVES and _layout(candidate.first.op.shape) not in shapes
@@ -95,9 +95,11 @@ def _is_reused(candidate: Candidate) -> bool:
     return any(a.number == number and a.aliased for a in candidate.facts.arguments)
 
 
-def _is_carried(candidate: Candidate) -> bool:
-    """Whether a loop starts from a buffer and changes it: it is no second copy, but the carry."""
+def _is_rewritten(candidate: Candidate) -> bool:
+    """Whether a sort or a loop changes a buffer in place: in any layout, it needs such a copy."""
     graph, copy = candidate.facts.buffers.graph, candidate.first.instruction
+    if any(user.opcode == "sort" for user in graph.users(copy)):
+        return True
     return any(
         operand == copy.id and not graph.keeps(loop, position)
         for start in graph.users(copy)

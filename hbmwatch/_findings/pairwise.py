@@ -68,6 +68,16 @@ GATHER_ADVICE = BufferAdvice(
     will_not_help="jit or vmap, and a transposed array: the gathered rows exist in full either way",
     even_if_padded=True,
 )
+GRAM_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=PRIOR_WEIGHT,
+    title="A matrix is multiplied by its own transpose in full{at}: a Gram or covariance matrix",
+    remedy="Compute only what is used of it: for its diagonal, sum the squares; for a product with "
+    "a vector, x.T @ (x @ v). Otherwise go over blocks of its rows with jax.lax.map(..., "
+    "batch_size=...), or keep a low-rank or diagonal approximation.",
+    link=LAX_MAP,
+    will_not_help="jit: the compiler does not look for the entries that are used",
+)
 # Below 16 times its factors, a product of rows may be a layer whose weights are transposed.
 LEAST_GROWTH = 16
 # A vmap around a gradient: one gradient per example. For a batched loss, vmap is inside of jvp.
@@ -113,6 +123,15 @@ def multiplies_rows(candidate: Candidate) -> bool:
     return _are_rows(product.arguments, product.size)
 
 
+def is_gram(candidate: Candidate) -> bool:
+    """Whether a square matrix is the product of a matrix and its own transpose."""
+    product = candidate.product
+    if product is None or product.growth < LEAST_GROWTH or not candidate.is_square:
+        return False
+    ids = {source.id for source in product.sources}
+    return len(product.sources) == 2 and len(ids) == 1
+
+
 def _are_rows(factors: Sequence[HloInstructionProto | None], size: int) -> bool:
     """Whether all factors are matrices with the same second dimension."""
     dims = [tuple(factor.shape.dimensions) for factor in factors if factor is not None]
@@ -150,6 +169,7 @@ def is_gradient_per_example(candidate: Candidate) -> bool:
 
 
 def _has_shape_of_argument(candidate: Candidate) -> bool:
-    """Whether an argument has the dimensions of the buffer, in any order."""
-    dims = sorted(candidate.first.dims)
-    return any(sorted(argument.dims) == dims for argument in candidate.facts.arguments)
+    """Whether an argument, or a layer of its stack, has the buffer's dimensions, in any order."""
+    dims = sorted(size for size in candidate.first.dims if size > 1)
+    weights = (a.dims[start:] for a in candidate.facts.arguments for start in (0, 1))
+    return any(sorted(size for size in shape if size > 1) == dims for shape in weights)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.graph import Graph, elements, joined_names
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._analysis.origin import Origin, OriginInstruction
+from hbmwatch._analysis.sources import source_of
 from hbmwatch._xla.protos import HloInstructionProto
 
 # A product that is not twice its larger factor is an ordinary layer.
@@ -23,12 +24,14 @@ class Product(NamedTuple):
     Attributes:
         factors: The instructions whose results it multiplies, without scalars.
         arguments: The arguments of the program that they are; None for a computed factor.
+        sources: The instructions that compute them, behind moves and casts.
         size: Its number of elements.
         growth: How many times larger it is than its larger factor.
     """
 
     factors: Sequence[HloInstructionProto]
     arguments: Sequence[HloInstructionProto | None]
+    sources: Sequence[HloInstructionProto]
     size: int
     growth: float
 
@@ -44,7 +47,9 @@ def find_product(graph: Graph, ends: Sequence[OriginInstruction]) -> Product | N
     growth = size / max((elements(f.shape) for f in factors), default=size)
     if growth < LEAST_GROWTH:
         return None
-    return Product(factors, [graph.given(f, outer) for f in factors], size, growth)
+    arguments = [graph.given(f, outer) for f in factors]
+    sources = [source_of(graph, f, outer) for f in factors]
+    return Product(factors, arguments, sources, size, growth)
 
 
 def classes_named(origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:

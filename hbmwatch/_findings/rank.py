@@ -22,6 +22,7 @@ from hbmwatch._findings import (
     replication,
     residuals,
     vmem,
+    zero_gradients,
 )
 from hbmwatch._findings.advice import Advice
 from hbmwatch._records.report import Finding
@@ -38,6 +39,7 @@ Finder = Callable[[ProgramFacts], Finding | None]
 FINDERS: tuple[Finder, ...] = (
     donation.find,
     donation_unusable.find,
+    zero_gradients.find,
     replication.find,
     gather.find,
     live_arrays.find,
@@ -65,6 +67,7 @@ _OF_PROGRAMS = (
     residuals,
     dtype,
     long_lived,
+    zero_gradients,
     aggregate,
     vmem,
 )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.pairwise import multiplies_rows
+from hbmwatch._findings.pairwise import is_gradient_per_example, multiplies_rows
 from hbmwatch._findings.phrases import LAX_MAP
 from hbmwatch._findings.random_bits import RANDOM_NAMES
 
+# A layer's weights are a matrix, maybe one of a stack.
+LEAST_RANK = 2
 _CHUNKS = "jax.lax.map(f, xs, batch_size=...) instead of jax.vmap"
 
 
@@ -33,6 +37,27 @@ ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit alone: vmap is the same as writing out the batch dimension",
 )
+
+
+GRADIENTS_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=ADVICE.prior_weight,
+    title="The gradients of all examples exist at once{at}: a vmap around a gradient",
+    remedy="Go over the examples in chunks, and reduce inside (clip and add, or take norms): "
+    f"{_CHUNKS}, or a scan over micro-batches that carries the sum.",
+    link=LAX_MAP,
+    will_not_help="jax.checkpoint: each of these is a result of the backward pass, and as large as "
+    "the weights",
+)
+
+
+def is_weight_gradient(candidate: Candidate) -> bool:
+    """Whether a buffer has the gradient of some weights, or of one layer's, for each example."""
+    if not is_gradient_per_example(candidate) or not is_backward(candidate.first.name):
+        return False
+    sizes = Counter(size for size in candidate.first.dims if size > 1)
+    weights = (Counter(a.dims[-LEAST_RANK:]) for a in candidate.facts.arguments)
+    return any(sum(w.values()) >= LEAST_RANK and w <= sizes != w for w in weights)
 
 
 def is_mapped(candidate: Candidate) -> bool:

@@ -16,7 +16,8 @@ ADVICE = BufferAdvice(
     prior_weight=1.8,
     title="A scan stacks its outputs over all steps{at}",
     remedy="Return from the scan only what is needed (the last state, a running mean, every n-th "
-    "step): the second output of the body is stacked over all steps.",
+    "step): the second output of the body is stacked over all steps. If all steps are needed, "
+    "shard them, keep them in a narrower dtype, or call the scan for some steps at a time.",
     link=LAX_SCAN,
     will_not_help="donation or jax.checkpoint: this buffer is the result of the scan",
     reads_origin=False,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.pairwise import is_gradient_per_example
 from hbmwatch._findings.phrases import LAX_SCAN
 from hbmwatch._findings.random_bits import is_random_bits
 from hbmwatch._records.opcodes import is_collective
@@ -40,13 +41,15 @@ _ONLY_CUTS = frozenset(
 def is_partial_result(candidate: Candidate) -> bool:
     """Whether equal buffers are results of the steps of an unrolled loop.
 
-    They are not residuals, gradients, parts of another array, random bits, what devices exchange,
-    or buffers in a loop that is not unrolled.
+    They are not residuals, gradients (of all or of each example), parts of another array, random
+    bits, what devices exchange, or buffers in a loop that is not unrolled.
     """
     first, count = candidate.first, len(candidate.buffers)
     if first.op.kind != "temporary" or count < LEAST_STEPS:
         return False
     if candidate.is_residual or first.forward or _is_slice(candidate):
+        return False
+    if is_gradient_per_example(candidate):
         return False
     if is_random_bits(candidate):
         return False

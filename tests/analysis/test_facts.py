@@ -41,9 +41,19 @@ def step(rows: int, *others: tuple[int, ...], opcode: str = "sort") -> ProgramFa
     hlo = Hlo()
     x = hlo.parameter(rows, 64, path="x")
     for number, dims in enumerate(others):
-        hlo.parameter(*dims, path=f"w{number}")
+        hlo.parameter(*dims, path=f"y{number}")
     made = hlo.add(opcode, x, dims=(rows, 256), name="jit(f)/sort")
     return hlo.facts((made,))
+
+
+@pytest.mark.parametrize("path", ["params['experts']", "opt_state.mu", "cache['k']"])
+def test_weights_and_caches_are_no_batch(path: str) -> None:
+    """Their first dimension is layers or experts, whatever scales with it."""
+    hlo = Hlo()
+    weights = hlo.parameter(64, 32, path=path)
+    made = hlo.add("sort", weights, dims=(64, 4096), name="jit(f)/sort")
+
+    assert hlo.facts((made,)).batch.arguments == ()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +61,7 @@ def step(rows: int, *others: tuple[int, ...], opcode: str = "sort") -> ProgramFa
     [
         ([(32, 64)], "sort", ["x"]),
         ([(1024, 1024)], "sort", []),
-        ([(1024,)], "sort", ["x", "w0"]),
+        ([(1024,)], "sort", ["x", "y0"]),
         ([(32, 64)], "gather", []),
     ],
     ids=["first dimension", "another dimension of weights", "labels too", "a table"],

@@ -92,3 +92,38 @@ def test_the_scores_of_every_layer_are_a_finding_beside_the_residuals(
 
     assert [finding.slug for finding in classify.find(facts)] == slugs
     assert [finding.slug for finding in find_findings(facts)] == ["residuals", *slugs]
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"), [("jit(f)/jit(softmax)/exp", "attention-scores"), ("jit(f)/exp", None)]
+)
+def test_a_square_of_exponentials_is_attention_only_by_its_name(
+    name: str, slug: str | None
+) -> None:
+    """The kernel of a Gaussian process is one, too."""
+    hlo = Hlo()
+    x, y = hlo.parameter(1024, 8, path="x"), hlo.parameter(8, 1024, path="y")
+    made = hlo.add("dot", x, y, dims=(1024, 1024), name="jit(f)/dot_general")
+    kernel = hlo.add("exponential", made, dims=(1024, 1024), name=name)
+    hlo.add("reduce", kernel, dims=(1024,), name="jit(f)/reduce_sum")
+
+    assert classified(hlo.facts((kernel,))) == slug
+
+
+def test_scores_of_all_layers_count_more_than_those_of_the_layer_at_the_peak() -> None:
+    """jax.checkpoint frees them: the remedy does not say that it does not help."""
+    hlo = Hlo()
+    x = hlo.parameter(16, 512, 64, path="x")
+    made = []
+    for layer in range(4):
+        q, k = (hlo.add("sort", x, dims=(16, 512, 64)) for _ in range(2))
+        name = "jit(f)/jvp()/" if layer else "jit(f)/transpose(jvp())/"
+        scores = hlo.add("dot", q, k, dims=(16, 512, 512), name=f"{name}dot_general")
+        soft = hlo.add("exponential", scores, dims=(16, 512, 512), name=f"{name}softmax/exp")
+        hlo.add("multiply", soft, dims=(16, 512, 512), name=BACKWARD)
+        made.append(soft)
+    found = {f.slug: f for f in find_findings(hlo.facts(made))}
+
+    assert len(found["attention-scores"].buffers) == 4
+    assert found["attention-scores"].title.startswith("The attention scores of every layer")
+    assert not found["attention-scores"].will_not_help

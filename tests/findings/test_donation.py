@@ -91,3 +91,20 @@ def test_gradients_alone_are_no_reason_to_donate() -> None:
     weights = {f"w{i}": array(8192, 8192) for i in range(36)}
     lowered = on_one(gradients, weights, array(256, 8192))
     assert "donation" not in slugs(explain(lowered).findings)
+
+
+@pytest.mark.parametrize(("length", "names"), [(100, "cache['k'], x"), (99, "cache['k']")])
+def test_an_argument_that_is_small_beside_the_others_is_not_named(length: int, names: str) -> None:
+    """A hidden state with less than a hundredth of the bytes of the cache."""
+    hlo = Hlo()
+    cache = hlo.parameter(99, 100, path="cache['k']")
+    x = hlo.parameter(length, path="x")
+    made = [
+        hlo.add("multiply", value, value, dims=dims)
+        for value, dims in ((cache, (99, 100)), (x, (length,)))
+    ]
+    finding = donation.find(hlo.facts(outputs=made))
+
+    assert donation.LEAST_SHARE == 1 / 100
+    assert finding is not None
+    assert finding.title.startswith(f"Donate {names}: ")

@@ -85,3 +85,14 @@ def test_a_reshape_is_no_copy_in_another_layout(dims: tuple[int, ...], slug: str
     made = hlo.add("copy", x, shape=shape_of(*dims, minor_to_major=order))
 
     assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(("reader", "slug"), [("custom-call", "layout-copy"), ("sort", None)])
+def test_what_a_sort_orders_in_place_is_copied_in_any_layout(reader: str, slug: str | None) -> None:
+    """A sort needs memory for its result, unless the argument is donated."""
+    hlo = Hlo()
+    x = hlo.parameter(512, 512, path="x")
+    made = hlo.add("copy", x, shape=shape_of(512, 512, minor_to_major=OTHER))
+    hlo.add(reader, made, dims=(512,))
+
+    assert classified(hlo.facts((made,))) == slug

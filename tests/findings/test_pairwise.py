@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch._findings import classify, pairwise
+from hbmwatch._findings.rank import find_findings
 from tests.findings.cases import TINY_MIB, explain, slugs
 from tests.findings.products import SOFTMAX, product
 from tests.findings.small import classified, found
-from tests.hlo import Hlo
+from tests.hlo import S32, Hlo
 from tests.oom_programs.base import array, on_one
 
 
@@ -144,3 +145,36 @@ def test_a_gradient_for_each_example_is_no_pairs() -> None:
     hlo.add("negate", made, dims=dims, name="jit(f)/vmap(jvp())/neg")
 
     assert classified(hlo.facts((made,))) == "samples"
+
+
+@pytest.mark.parametrize(
+    ("features", "itself", "gram"),
+    [(64, True, True), (65, True, False), (64, False, False)],
+    ids=["16 times as large", "15 times", "of two matrices"],
+)
+def test_a_matrix_by_its_own_transpose(features: int, itself: bool, gram: bool) -> None:
+    """Features first, so that no rows are multiplied; the factors may be computed."""
+    hlo = Hlo()
+    first, second = (hlo.parameter(features, 1024, path=path) for path in "xy")
+    a, b = (hlo.add("sort", x, dims=(features, 1024)) for x in (first, second))
+    left = hlo.add("transpose", a, dims=(1024, features))
+    made = hlo.add("dot", left, a if itself else b, dims=(1024, 1024), name="jit(f)/dot_general")
+    findings = classify.find(hlo.facts((made,)))
+
+    assert [f.slug for f in findings] == (["pairwise"] if gram else [])
+    assert all("its own transpose" in f.title for f in findings)
+
+
+def test_the_index_of_a_sort_is_of_the_buffer_that_it_orders() -> None:
+    """They are read by one sort, and as large as each other."""
+    hlo = Hlo()
+    dims = (1024, 1024)
+    rows = hlo.add("broadcast", hlo.parameter(1024), dims=dims)
+    others = hlo.add("broadcast", hlo.parameter(1024), dims=dims)
+    made = hlo.add("subtract", rows, others, dims=dims, name="jit(f)/sub")
+    iota = hlo.add("iota", dims=dims, dtype=S32)
+    hlo.add("sort", made, iota, dims=dims, name="jit(f)/sort")
+    (finding,) = find_findings(hlo.facts((made, iota)))
+
+    assert finding.slug == "pairwise"
+    assert len(finding.buffers) == 2

@@ -96,6 +96,13 @@ SAVES = {
     "cast_weights": 48 * size(16384, 16384),
     "upcast_activations": size(524288, 4096, itemsize=BF16),
     "long_skip": size(32768, 65536),
+    "frozen_weights": 72 * size(8192, 8192, itemsize=BF16),
+    # The copies, and a block of an eighth of them.
+    "expert_weights": 9 * size(8192, 2, 1024, 256, itemsize=BF16),
+    # The rows of both ends, narrowed, and the messages.
+    "edge_messages": 2 * size(40 << 20, 128),
+    "full_covariance": size(81920, 81920),
+    "clipped_gradients": 8 * size(256, 4096, 1024),
     # Half of the images, of what comes out, and of one float32 or two bfloat16 in between.
     "ordinary_inference": 3 * size(524288, 4096) // 2,
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings import classify
+from hbmwatch._findings import classify, samples
 from tests.findings.products import SOFTMAX, product
-from tests.findings.small import classified
+from tests.findings.small import classified, largest
 from tests.hlo import Hlo
 
 
@@ -50,3 +50,27 @@ def test_chunks_alone_do_not_make_a_result_smaller(returned: bool) -> None:
 
     assert finding.slug == "samples"
     assert ("Chunks alone do not make a result" in finding.remedy) == returned
+
+
+@pytest.mark.parametrize(
+    ("dims", "name", "of_weights"),
+    [
+        ((64, 128, 256), "jit(f)/vmap(transpose(jvp()))/dot_general", True),
+        ((64, 1, 256, 128), "jit(f)/vmap(transpose(jvp()))/dot_general", True),
+        ((128, 256), "jit(f)/transpose(jvp())/dot_general", False),
+        ((64, 100, 256), "jit(f)/vmap(transpose(jvp()))/dot_general", False),
+        ((64, 128, 256), "jit(f)/vmap(jvp())/dot_general", False),
+    ],
+    ids=["each example", "one layer of a stack", "of all", "an activation", "the forward pass"],
+)
+def test_gradients_of_weights_for_each_example(
+    dims: tuple[int, ...], name: str, of_weights: bool
+) -> None:
+    """A vmap around a gradient, in the form of the weights or of one layer of them."""
+    hlo = Hlo()
+    hlo.parameter(4, 128, 256, path="params")
+    forward = hlo.add("sort", dims=(8,), name="jit(f)/vmap(jvp())/sort")
+    hlo.add("negate", forward, dims=(8,), name="jit(f)/vmap(transpose(jvp()))/neg")
+    made = hlo.add("sort", dims=dims, name=name)
+
+    assert samples.is_weight_gradient(largest(hlo.facts((made,)))) == of_weights

@@ -226,6 +226,28 @@ def pairwise(facts: ProgramFacts, finding: Finding) -> None:
     assert all(math.prod(live.dims) > largest for live in buffers(facts, finding))
 
 
+def gathered_rows(facts: ProgramFacts, finding: Finding) -> None:
+    """A gather is above each buffer, which has more elements than any array that is selected from.
+
+    The messages of edges have as many rows as a gather.
+    """
+    whole = "whole matrix" in finding.title
+    for live in buffers(facts, finding):
+        gathers = [i for i in above(facts, live.instruction) if i.opcode == "gather"]
+        tables = [facts.buffers.graph.operands(i)[0].shape.dimensions for i in gathers]
+        assert gathers
+        assert all(math.prod(live.dims) > math.prod(dims) for dims in tables)
+        assert whole or live.dims[0] in [i.shape.dimensions[0] for i in gathers]
+
+
+def zero_gradients(facts: ProgramFacts, finding: Finding) -> None:
+    """Nothing but a constant is above each buffer."""
+    for live in buffers(facts, finding):
+        made = list(above(facts, live.instruction))
+        assert {i.opcode for i in made} <= {"broadcast", "constant", "copy", "fusion"}
+        assert live.op.kind == "output"
+
+
 def unrolled_loop(facts: ProgramFacts, finding: Finding) -> None:
     """Four equal buffers or more of one line."""
     equal = {(live.dims, live.source) for live in buffers(facts, finding)}
@@ -268,6 +290,7 @@ CHECKS: dict[str, Check] = {
     "donation-unusable": donation_unusable,
     "dtype": dtype,
     "gather": gather,
+    "gathered-rows": gathered_rows,
     "host-fetch": host_fetch,
     "jacobian": mapped,
     "layout-copy": layout_copy,
@@ -282,6 +305,7 @@ CHECKS: dict[str, Check] = {
     "samples": mapped,
     "stacked-outputs": stacked_outputs,
     "unrolled-loop": unrolled_loop,
+    "zero-gradients": zero_gradients,
 }
 
 

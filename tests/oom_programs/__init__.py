@@ -6,9 +6,9 @@ that closed it. They are lowered for TPU v5e (or the H100) and compiled by the r
 
 from __future__ import annotations
 
-from tests.oom_programs import donation, mesh, pairs, products, samples, saved, single
+from tests.oom_programs import donation, indexed, mesh, pairs, products, samples, saved, single
 from tests.oom_programs.base import CASES, Case
 
 # Importing a module enters its programs in CASES.
-MODULES = (donation, mesh, saved, products, pairs, samples, single)
+MODULES = (donation, mesh, saved, products, pairs, samples, single, indexed)
 __all__ = ["CASES", "MODULES", "Case"]

@@ -119,3 +119,26 @@ def donated_other_sharding(fault: bool) -> Any:
     x = sharded(NamedSharding(over, P("data")), 16384)
     out = dict.fromkeys(state, one if fault else both)
     return jax.jit(step, donate_argnums=0, out_shardings=out).lower(state, x)
+
+
+@case("zero-gradients", "nstarman/quax#28: frozen weights get gradients, too")
+def frozen_weights(fault: bool) -> Any:
+    """The whole model is differentiated, of which small matrices are trained."""
+    layers, bf16 = 72, jnp.bfloat16
+
+    def loss(trained: Any, frozen: Any, x: Any) -> Any:
+        for base, (down, up) in zip(frozen, trained):
+            x = jnp.tanh(x @ base + (x @ down) @ up)
+        return (x.astype(jnp.float32) ** 2).mean()
+
+    def train_step(model: Any, x: Any) -> Any:
+        def whole(model: Any) -> Any:
+            return loss(model["trained"], jax.lax.stop_gradient(model["frozen"]), x)
+
+        if fault:
+            return jax.value_and_grad(whole)(model)
+        return jax.value_and_grad(loss)(model["trained"], model["frozen"], x)
+
+    pair = (array(8192, 16, dtype=bf16), array(16, 8192, dtype=bf16))
+    model = {"frozen": [array(8192, 8192, dtype=bf16)] * layers, "trained": [pair] * layers}
+    return on_one(train_step, model, array(128, 8192, dtype=bf16))

@@ -134,3 +134,15 @@ def hessian(fault: bool) -> Any:
         return jax.jvp(jax.grad(energy), (conf,), (v,))[1]
 
     return on_one(newton, array(1536, 3), array(1536, 3))
+
+
+@case("pairwise", "thomaspinder/GPJax#389: the covariance of all test points, for its diagonal")
+def full_covariance(fault: bool) -> Any:
+    """The variance of each point is read from the product of a matrix and its transpose."""
+
+    def variance(weights: Any, noise: Any) -> Any:
+        if fault:
+            return jnp.sort(jnp.diagonal(jnp.exp(-(weights.T @ weights))) + noise)
+        return jnp.sort(jnp.exp(-(weights**2).sum(0)) + noise)
+
+    return on_one(variance, array(2048, 81920), array(81920))

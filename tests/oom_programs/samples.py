@@ -116,6 +116,34 @@ def sample_gradients(fault: bool) -> Any:
     return on_one(update, (array(1024, 512), array(512, 1024)), array(4096, 1024))
 
 
+@case("samples", "google/objax#178: one gradient per example, to clip each of them")
+def clipped_gradients(fault: bool) -> Any:
+    """The layers are a Python loop under a vmap; the fix adds up one example at a time."""
+
+    def loss(params: Any, x: Any) -> Any:
+        for layer in range(4):
+            x = jnp.tanh(x @ params["up"][layer]) @ params["down"][layer]
+        return (x**2).sum()
+
+    def clipped(params: Any, x: Any) -> Any:
+        grads = jax.grad(loss)(params, x)
+        norm = jnp.sqrt(sum((g**2).sum() for g in grads.values()))
+        return jax.tree.map(lambda g: g / jnp.maximum(1, norm), grads)
+
+    def step(params: Any, xs: Any) -> Any:
+        if fault:
+            every = jax.vmap(clipped, in_axes=(None, 0))(params, xs)
+            return jax.tree.map(lambda g: g.mean(0), every)
+
+        def add(total: Any, x: Any) -> Any:
+            return jax.tree.map(jnp.add, total, clipped(params, x)), None
+
+        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), xs)[0]
+
+    params = {"up": array(4, 1024, 4096), "down": array(4, 4096, 1024)}
+    return on_one(step, params, array(256, 1024))
+
+
 @case("unrolled-loop", "HomebrewML/Olmax#25: chunks in a Python loop")
 def unrolled_chunks(fault: bool) -> Any:
     """A sum over chunks is a Python loop, so that the compiler keeps all chunks at once."""

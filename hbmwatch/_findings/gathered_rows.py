@@ -1,0 +1,67 @@
+"""Rows that an index selects from a smaller array: all of them exist at once."""
+
+from __future__ import annotations
+
+from hbmwatch._analysis import no_batch
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.graph import elements
+from hbmwatch._findings.advice import BufferAdvice
+from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.phrases import LAX_MAP
+
+ADVICE = BufferAdvice(
+    slug="gathered-rows",
+    prior_weight=1.8,
+    title="An index copies a whole matrix for each of its entries{at}",
+    remedy="Do not gather the matrices. To multiply rows by them, sort the rows by index and use "
+    "jax.lax.ragged_dot, which multiplies each group by its own matrix; or go over blocks of the "
+    "index with jax.lax.map(..., batch_size=...).",
+    link="https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html",
+    will_not_help="jit: the product reads the copies, so that they exist in full",
+)
+EDGES_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=1.7,
+    title="A value for each entry of an index (such as the edges of a graph) exists at once{at}",
+    remedy="Go over blocks of the index with jax.lax.scan: select the rows of one block, compute, "
+    "and add the result to the sum that the scan carries (segment_sum, or at[index].add).",
+    link=LAX_MAP,
+    will_not_help="jit: the rows are selected and computed in full before they are added up",
+)
+# Each row of the array is there twice and more.
+LEAST_GROWTH = 2
+# A row with two dimensions is a matrix.
+LEAST_RANK = 3
+
+
+def gathers_matrices(candidate: Candidate) -> bool:
+    """Whether an index selects matrices, such as the weights of an expert for each token."""
+    graph = candidate.facts.buffers.graph
+    for end in candidate.origin.ends:
+        table = graph.first(end.instruction) if end.instruction.opcode == "gather" else None
+        if table is None:
+            continue
+        row = [size for size in table.shape.dimensions if size > 1][1:]
+        last = [size for size in end.instruction.shape.dimensions if size > 1][-len(row) :]
+        grows = elements(end.instruction.shape) >= LEAST_GROWTH * elements(table.shape)
+        if len(row) >= LEAST_RANK - 1 and last == row and grows:
+            return True
+    return False
+
+
+def is_one_per_edge(candidate: Candidate) -> bool:
+    """Whether a buffer has a row for each entry of an index by which rows are added."""
+    dims = candidate.first.dims
+    return len(dims) > 1 and dims[0] in candidate.facts.once(_edges)
+
+
+def _edges(facts: ProgramFacts) -> frozenset[int]:
+    """The lengths of the indices by which the forward pass adds rows, and selects them too."""
+    graph = facts.buffers.graph
+    selected = {
+        gather.shape.dimensions[0]
+        for computation in graph.program.computations.values()
+        for gather in graph.program.inside(computation)
+        if gather.opcode == "gather" and gather.shape.dimensions
+    }
+    return no_batch.edges(graph) & selected

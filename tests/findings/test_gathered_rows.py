@@ -1,0 +1,63 @@
+"""An index that selects more than there is: matrices for tokens, rows for edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hbmwatch._findings import gathered_rows
+from tests.findings.small import classified
+from tests.hlo import S32, Hlo
+
+
+@pytest.mark.parametrize(
+    ("table", "count", "slug"),
+    [
+        ((8, 64, 64), 16, "gathered-rows"),
+        ((8, 64, 64), 15, None),
+        ((8, 4096), 1024, None),
+        ((8, 1, 4096), 1024, None),
+    ],
+    ids=["twice", "less than twice", "vectors", "vectors in matrices"],
+)
+def test_an_index_that_copies_matrices(table: Sequence[int], count: int, slug: str | None) -> None:
+    """An embedding selects vectors, and a part of a data set is not larger than it."""
+    hlo = Hlo()
+    weights = hlo.parameter(*table, path="weights")
+    index = hlo.parameter(count, dtype=S32, path="index")
+    dims = (count, *table[1:])
+    made = hlo.add("gather", weights, index, dims=dims, name="jit(f)/gather")
+    hlo.add("custom-call", made, dims=(count,), name="jit(f)/dot_general")
+
+    assert (gathered_rows.LEAST_GROWTH, gathered_rows.LEAST_RANK) == (2, 3)
+    assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(
+    ("edges", "features", "context", "slug"),
+    [
+        (4096, 64, "jit(f)/", "gathered-rows"),
+        (2048, 64, "jit(f)/", None),
+        (4096, 1, "jit(f)/", None),
+        (4096, 64, "jit(f)/transpose(jvp())/", None),
+    ],
+    ids=["all edges", "other rows", "a histogram", "the gradient of a lookup"],
+)
+def test_rows_that_are_selected_and_added_by_index(
+    edges: int, features: int, context: str, slug: str | None
+) -> None:
+    """As segment_sum adds the messages of a graph's edges to its nodes."""
+    hlo = Hlo()
+    nodes = hlo.parameter(128, 64, path="nodes")
+    index = hlo.parameter(edges, dtype=S32, path="edges")
+    hlo.add("gather", nodes, index, dims=(edges, 64), name="jit(f)/gather")
+    made = hlo.add("sort", dims=(4096, 64), name="jit(f)/sort")
+    added = hlo.add("slice", made, dims=(edges, features))
+    total = hlo.inner()
+    total.add("add", total.parameter(), total.parameter())
+    hlo.add(
+        "scatter", nodes, index, added, dims=(128, 64), name=f"{context}scatter-add", calls=total
+    )
+
+    assert classified(hlo.facts((made,))) == slug
