@@ -29,20 +29,22 @@ export function readBuffers(packed, heap = [], peak = 0) {
   const until = (i) =>
     ((end[i] ?? null) === null || end[i] >= points ? points - 1 : end[i]);
   const roleNumber = (i) => (i === rest ? restRole : packed.role[i]);
-  const small = packed.complete ? SMALL_BUFFERS : UNLISTED_BUFFERS;
+  const unlisted = packed.complete ? SMALL_BUFFERS : UNLISTED_BUFFERS;
+  const isSum = (i) => i === rest || text("instruction", i) === "";
   return {
     ...packed, size_bytes, roles, count: rest, rest, points, heap, peak, text, roleNumber,
     from, // the first program point at which the buffer is in the heap
     until, // the last one
-    lifetime: (i) => (points && i !== rest ? until(i) - from(i) + 1 : 0),
-    padding: (i) => (text("instruction", i) ? size_bytes[i] - unpadded_bytes[i] : 0),
+    isSum, // whether it stands for several buffers, of one moment
+    lifetime: (i) => (points && !isSum(i) ? until(i) - from(i) + 1 : 0),
+    padding: (i) => (isSum(i) ? 0 : size_bytes[i] - unpadded_bytes[i]),
     roleOf: (i) => roles[roleNumber(i)],
     stackOf: (i) =>
       (i === rest ? [] : packed.stacks[packed.stack[i]].map((frame) => packed.strings[frame])),
     name: (i, several = false) =>
-      (i === rest ? small : bufferName(text("op_name", i), text("instruction", i), several)),
+      (i === rest ? unlisted : bufferName(text("op_name", i), text("instruction", i), several)),
     fullName: (i) =>
-      (i === rest ? small : text("op_name", i) || text("instruction", i) || SMALL_BUFFERS),
+      (i === rest ? unlisted : text("op_name", i) || text("instruction", i) || SMALL_BUFFERS),
   };
 }
 
@@ -50,7 +52,9 @@ export function readBuffers(packed, heap = [], peak = 0) {
 export function liveAt(b, point) {
   if (point === b.peak) return Int32Array.from({ length: b.peak_count }, (_, i) => i);
   const live = [];
-  for (let i = 0; i < b.count; i += 1) if (b.from(i) <= point && point <= b.until(i)) live.push(i);
+  for (let i = 0; i < b.count; i += 1) {
+    if (b.from(i) <= point && point <= b.until(i) && !b.isSum(i)) live.push(i);
+  }
   return Int32Array.from(live);
 }
 

@@ -17,7 +17,7 @@ export function groupSeries(b, { groups, groupOf, groupAt }) {
     if (bands[rank].name !== shortFrame(name)) bands[rank].name = OTHERS;
   }
   for (let i = 0; i < b.count && b.points; i += 1) {
-    if (groupOf[i] >= 0) addSpan(b, i, bands[groupAt.get(groupOf[i]).rank].bytes);
+    if (groupOf[i] >= 0 && !b.isSum(i)) addSpan(b, i, bands[groupAt.get(groupOf[i]).rank].bytes);
   }
   for (const { bytes } of bands) for (let p = 1; p < b.points; p += 1) bytes[p] += bytes[p - 1];
   return bands;
@@ -33,7 +33,7 @@ export function lifetimeSteps(b, members) {
   const changes = new Map();
   const change = (p, bytes) => changes.set(p, (changes.get(p) ?? 0) + bytes);
   for (const i of members) {
-    if (i === b.rest) continue;
+    if (b.isSum(i)) continue;
     change(b.from(i), b.size_bytes[i]);
     change(b.until(i) + 1, -b.size_bytes[i]);
   }

@@ -11,7 +11,7 @@ const HEADS = [
 function values(b, row) {
   const i = row.members[0];
   const several = row.members.length > 1;
-  const lifetime = b.points && i !== b.rest ? [b.from(i), b.until(i)] : ["", ""];
+  const lifetime = b.points && !b.isSum(i) ? [b.from(i), b.until(i)] : ["", ""];
   const texts = [b.roleOf(i).name, b.name(i, several), withoutLayout(b.text("shape", i))];
   return [row.size, row.members.length, ...texts, b.text("source", i), row.padding, ...lifetime];
 }

@@ -55,9 +55,9 @@ export function makeTree(b, grouping) {
   }, nodes[0]);
   const leafOf = new Int32Array(b.count + 1);
   for (let i = 0; i <= b.count; i += 1) {
-    const key = i === b.rest ? "rest" : keyOf(b, i);
+    const key = b.isSum(i) ? `sum ${b.roleNumber(i)}` : keyOf(b, i);
     if (!leaves.has(key)) {
-      leaves.set(key, leafFor(i === b.rest ? [b.roleOf(i).name] : pathOf(b, i)));
+      leaves.set(key, leafFor(b.isSum(i) ? [b.roleOf(i).name] : pathOf(b, i)));
     }
     leafOf[i] = leaves.get(key).id;
     if (i !== b.rest) nodes[leafOf[i]].own += 1;

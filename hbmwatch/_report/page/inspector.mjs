@@ -6,7 +6,7 @@ import { formatCount, formatSize } from "./format.mjs";
 /** The program points at which a row's first buffer is live, as text. */
 export function lifetimeText(b, row) {
   const i = row.members[0];
-  if (!b.points || i === b.rest) return "unknown";
+  if (!b.points || b.isSum(i)) return "unknown";
   if (b.start[i] === null) return "the whole program";
   const [from, until, points] = [b.from(i), b.until(i), b.points].map(formatCount);
   return `points ${from} to ${until} of ${points}`;

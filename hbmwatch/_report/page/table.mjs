@@ -62,7 +62,7 @@ function cellContents(view, row) {
     withoutLayout(b.text("shape", i)),
     b.text("source", i),
     row.padding ? formatSize(row.padding) : "\u2013",
-    b.points && i !== b.rest ? lifeline(b, row, view.point) : "",
+    b.points && !b.isSum(i) ? lifeline(b, row, view.point) : "",
     i === b.rest ? "" : formatCount(row.order + 1),
   ];
 }

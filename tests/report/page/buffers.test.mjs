@@ -77,5 +77,5 @@ test("rows sort by a number, then by size, then in program order", () => {
   assert.deepEqual(sorted("size", false), [3, 0, 1, 2, 4]);
   assert.deepEqual(sorted("size", true), [4, 0, 1, 2, 3]);
   assert.deepEqual(sorted("order", true), [0, 1, 2, 3, 4]);
-  assert.deepEqual(sorted("lifetime", false), [3, 2, 4, 1, 0]);
+  assert.deepEqual(sorted("lifetime", false), [3, 2, 1, 0, 4]);
 });
