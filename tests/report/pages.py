@@ -12,6 +12,7 @@ from hbmwatch import DeviceMemory, Finding, LiveArrays, OomMessage, OomReport, P
 Show = Callable[..., Any]
 MIB, GIB = 2**20, 2**30
 POINTS = 101
+A4 = {"paperWidth": 8.27, "paperHeight": 11.69}
 
 
 def op(name: str, mib: int, **more: Any) -> PeakOp:

@@ -25,6 +25,8 @@ SOURCES = {file.stem: file.read_text() for file in FOLDER.glob("*.mjs")}
 IMPORT = re.compile(r"^import \{([^}]*)\} from \"\./(\w+)\.mjs\";$", re.MULTILINE)
 EXPORT = re.compile(r"^export (?:const|function|class) ([\w$]+)", re.MULTILINE)
 
+DECLARED = re.compile(r"^(?:export )?(?:async )?(?:const|function|class) ([\w$]+)", re.MULTILINE)
+
 # What a module must not have, and why not.
 FORBIDDEN = {
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write": "text from a report is no markup",
@@ -73,6 +75,14 @@ def test_a_module_imports_what_exists_and_is_used(module: str) -> None:
     assert [s for s in names.values() if SCRIPTS.index(s) >= SCRIPTS.index(module)] == []
     assert [n for n, s in names.items() if n not in EXPORT.findall(SOURCES[s])] == []
     assert [n for n in names if not re.search(rf"(?<![\w$.]){re.escape(n)}(?![\w$])", body)] == []
+
+
+def test_a_name_is_declared_in_one_module() -> None:
+    """The modules share one scope, in which a second function would replace the first."""
+    declared = [name for source in SOURCES.values() for name in DECLARED.findall(source)]
+
+    assert sorted(declared) == sorted(set(declared))
+    assert len(declared) > 150
 
 
 def test_what_a_module_exports_another_one_uses() -> None:

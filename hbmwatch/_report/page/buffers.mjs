@@ -25,20 +25,21 @@ export function readBuffers(packed, heap = [], peak = 0) {
   const roles = [...packed.roles];
   const restRole = roleOfRest(roles, packed.complete);
   const text = (column, i) => (i === rest ? "" : packed.strings[packed[column][i]]);
-  const from = (i) => ((start[i] ?? null) === null ? 0 : Math.min(start[i] + 1, points - 1));
-  const until = (i) =>
-    ((end[i] ?? null) === null || end[i] >= points ? points - 1 : end[i]);
-  const roleNumber = (i) => (i === rest ? restRole : packed.role[i]);
+  const role = Int32Array.from([...packed.role, restRole]);
   const unlisted = packed.complete ? SMALL_BUFFERS : UNLISTED_BUFFERS;
-  const isSum = (i) => i === rest || text("instruction", i) === "";
+  // The sums, the first and the last program point; null means the whole program.
+  const sums = Uint8Array.from({ length: rest + 1 }, (_, i) => (text("instruction", i) ? 0 : 1));
+  const first = Int32Array.from(start, (p) => (p === null ? 0 : Math.min(p + 1, points - 1)));
+  const last = Int32Array.from(end, (p) => (p === null || p >= points ? points - 1 : p));
   return {
-    ...packed, size_bytes, roles, count: rest, rest, points, heap, peak, text, roleNumber,
-    from, // the first program point at which the buffer is in the heap
-    until, // the last one
-    isSum, // whether it stands for several buffers, of one moment
-    lifetime: (i) => (points && !isSum(i) ? until(i) - from(i) + 1 : 0),
-    padding: (i) => (isSum(i) ? 0 : size_bytes[i] - unpadded_bytes[i]),
-    roleOf: (i) => roles[roleNumber(i)],
+    ...packed, size_bytes, roles, count: rest, rest, points, heap, peak, text,
+    roleNumber: (i) => role[i],
+    isSum: (i) => sums[i] === 1, // whether it stands for several buffers, of one moment
+    from: (i) => first[i] ?? 0, // the first program point at which the buffer is in the heap
+    until: (i) => last[i] ?? points - 1, // the last one
+    lifetime: (i) => (points && !sums[i] ? last[i] - first[i] + 1 : 0),
+    padding: (i) => (sums[i] ? 0 : size_bytes[i] - unpadded_bytes[i]),
+    roleOf: (i) => roles[role[i]],
     stackOf: (i) =>
       (i === rest ? [] : packed.stacks[packed.stack[i]].map((frame) => packed.strings[frame])),
     name: (i, several = false) =>

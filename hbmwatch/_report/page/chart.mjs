@@ -5,7 +5,7 @@ import { $, draw, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
 import { shortFrame } from "./names.mjs";
 
-const OTHERS = "other groups";
+const OTHER_BANDS = "other groups";
 const LEAST_WIDTH = 120; // pixels; a frame may be narrower while it opens
 const MOST_STEPS = 4000; // of a path; of longer ones each pixel shows its highest point
 
@@ -14,7 +14,7 @@ export function groupSeries(b, { groups, groupOf, groupAt }) {
   const bands = [];
   for (const { rank, name, color } of groups) {
     bands[rank] ??= { name: shortFrame(name), color, bytes: new Float64Array(b.points + 1) };
-    if (bands[rank].name !== shortFrame(name)) bands[rank].name = OTHERS;
+    if (bands[rank].name !== shortFrame(name)) bands[rank].name = OTHER_BANDS;
   }
   for (let i = 0; i < b.count && b.points; i += 1) {
     if (groupOf[i] >= 0 && !b.isSum(i)) addSpan(b, i, bands[groupAt.get(groupOf[i]).rank].bytes);

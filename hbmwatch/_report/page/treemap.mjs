@@ -5,6 +5,8 @@ import { formatCount, formatSize } from "./format.mjs";
 
 const TILES = 400; // so many buffers have a tile of their own; the others of a group share one
 const HEADER = 19;
+const GROUPS = 100; // so many groups have a part of the map each
+const OTHERS = { id: -3, name: "other groups", color: "r-other" };
 const REST = { id: -2, name: "the rest", color: "r-other" }; // no listed buffer is in its group
 
 /** Lay out areas in a rectangle, as square as possible (Bruls, Huizing, van Wijk 2000). */
@@ -48,19 +50,30 @@ function strip(items, start, side, unit) {
   return { end: Math.max(end, start + 1), area };
 }
 
+/** The groups by their live bytes, the largest first; beyond 100 the others are one. */
+function largestGroups({ groupAt, groupBytes }) {
+  const ordered = [...groupBytes].filter(([, bytes]) => bytes > 0).sort((x, y) => y[1] - x[1]);
+  const empty = (group, bytes) => ({ group, bytes, items: [], more: 0, rest: 0 });
+  const tiles = new Map();
+  for (const [id, bytes] of ordered.slice(0, GROUPS)) {
+    tiles.set(id, empty(groupAt.get(id) ?? REST, bytes));
+  }
+  const left = ordered.slice(GROUPS).reduce((sum, [, bytes]) => sum + bytes, 0);
+  if (left) tiles.set(OTHERS.id, empty(OTHERS, left));
+  return tiles;
+}
+
 /** The live buffers of each group, largest first; the smaller ones of a group share one tile. */
-export function makeTiles({ b, live, groupAt, groupOf }) {
+export function makeTiles(view) {
+  const { b, live, groupOf } = view;
   const inside = live.filter((i) => groupOf[i] >= 0 && b.size_bytes[i] > 0);
   const least = Float64Array.from(inside, (i) => b.size_bytes[i]).sort().at(-TILES) ?? 0;
   const large = [...inside.filter((i) => b.size_bytes[i] >= least)];
   large.sort((i, j) => b.size_bytes[j] - b.size_bytes[i] || i - j);
   const own = new Set(large.slice(0, TILES));
-  const tiles = new Map();
+  const tiles = largestGroups(view);
   inside.forEach((i) => {
-    const group = groupAt.get(groupOf[i]) ?? REST;
-    if (!tiles.has(group.id)) tiles.set(group.id, { group, bytes: 0, items: [], more: 0, rest: 0 });
-    const tile = tiles.get(group.id);
-    tile.bytes += b.size_bytes[i];
+    const tile = tiles.get(groupOf[i]) ?? tiles.get(OTHERS.id);
     if (own.has(i)) tile.items.push({ i, bytes: b.size_bytes[i] });
     else { tile.more += 1; tile.rest += b.size_bytes[i]; }
   });

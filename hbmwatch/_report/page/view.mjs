@@ -47,11 +47,7 @@ export class View {
       Object.assign(this, { groupsKey: key, series: null });
       this.hidden.clear();
     }
-    this.groupBytes = new Map();
-    for (const i of this.live) {
-      const id = this.groupOf[i];
-      if (id >= 0) this.groupBytes.set(id, (this.groupBytes.get(id) ?? 0) + this.b.size_bytes[i]);
-    }
+    this.groupBytes = bytesOfGroups(this);
     this.select();
   }
 
@@ -112,4 +108,14 @@ export class View {
     for (const { id, name } of this.groups) if (hide.has(name)) this.hidden.add(id);
     if (hide.size) this.select();
   }
+}
+
+/** The live bytes of each group, by its number. */
+export function bytesOfGroups({ b, live, groupOf }) {
+  const found = new Map();
+  for (const i of live) {
+    const id = groupOf[i];
+    if (id >= 0) found.set(id, (found.get(id) ?? 0) + b.size_bytes[i]);
+  }
+  return found;
 }

@@ -6,13 +6,15 @@ import test from "node:test";
 import { liveAt } from "../../../hbmwatch/_report/page/buffers.mjs";
 import { makeGroups, makeTree } from "../../../hbmwatch/_report/page/groups.mjs";
 import { makeTiles, squarify } from "../../../hbmwatch/_report/page/treemap.mjs";
+import { bytesOfGroups } from "../../../hbmwatch/_report/page/view.mjs";
 import { buffersOf } from "./helpers.mjs";
 
 /** All buffers, by role. */
 function viewOf(ops) {
   const b = buffersOf(ops);
   const tree = makeTree(b, "role");
-  return { b, live: liveAt(b, 0), ...makeGroups(b, tree, tree.nodes[0]) };
+  const view = { b, live: liveAt(b, 0), ...makeGroups(b, tree, tree.nodes[0]) };
+  return { ...view, groupBytes: bytesOfGroups(view) };
 }
 
 const BOX = { x: 10, y: 20, w: 300, h: 100 };
