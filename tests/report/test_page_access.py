@@ -10,8 +10,8 @@ import pytest
 
 from tests.report.pages import POINTS, REPORT, Show, click, names, texts
 
-LEFT, UP, RIGHT, DOWN = "\ue012", "\ue013", "\ue014", "\ue015"
-HOME, END, ENTER, ESCAPE, TAB, SHIFT = "\ue011", "\ue010", "\ue007", "\ue00c", "\ue004", "\ue008"
+LEFT, RIGHT, DOWN = "\ue012", "\ue014", "\ue015"
+HOME, END, ENTER, ESCAPE, TAB = "\ue011", "\ue010", "\ue007", "\ue00c", "\ue004"
 
 # What a page shows, as an address: a moment, each kind of map, a group.
 VIEWS = {
@@ -56,7 +56,7 @@ def test_the_keyboard_reaches_all_that_answers(show: Show) -> None:
     """Tab goes through findings, chart, grouping, map, inspector, filter and table, in order."""
     browser = show(REPORT)
     body = browser.find_element("tag name", "body")
-    reached = []
+    reached: list[str] = []
     for _ in range(40):
         browser.switch_to.active_element.send_keys(TAB) if reached else body.send_keys(TAB)
         reached.append(focused(browser))

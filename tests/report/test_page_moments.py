@@ -139,14 +139,14 @@ def test_without_all_buffers_the_rest_is_said_to_be_unlisted(show: Show) -> None
 
 # Grouping -> the buttons of its groups, and the groups of the map at the peak.
 GROUPS = {
-    "line": ["no source line 768 MiB", "model.py:9 200 MiB", "small buffers 1 MiB",
-             "train.py:50 0 B"],
+    "line": ["no source line 768 MiB", "model.py:9 200 MiB", "train.py:50 0 B",
+             "small buffers 1 MiB"],
     "function": ["arguments of the call 768 MiB", "main train.py:40 200 MiB",
-                 "small buffers 1 MiB", "main train.py:50 0 B"],
+                 "main train.py:50 0 B", "small buffers 1 MiB"],
     "path": ["state 768 MiB", "not an argument 200 MiB", "small buffers 1 MiB"],
     "shape": ["no shape 768 MiB", "f32[8] 200 MiB", "small buffers 1 MiB"],
     "layer": ["state['params'] 512 MiB", "state['mu'] 256 MiB", "block_* 200 MiB",
-              "small buffers 1 MiB", "in no named block 0 B"],
+              "in no named block 0 B", "small buffers 1 MiB"],
 }  # fmt: skip
 
 

@@ -135,7 +135,7 @@ export function drawLifetimes(view) {
     const end = x(steps[n + step]?.[0] ?? steps.at(-1)[0]);
     path += `V${y(most).toFixed(1)}H${end.toFixed(1)}`;
   }
-  const color = view.groupWith(focus.members[0])?.color ?? "r-other";
+  const color = focus.set ? "found" : view.groupWith(focus.members[0])?.color ?? "r-other";
   layer.append(draw("rect", { class: "band", x: first, width, y: top, height: plotHeight }));
   layer.append(draw("path", { class: `life ${color}`, d: `${path}V${y(0).toFixed(1)}Z` }));
 }

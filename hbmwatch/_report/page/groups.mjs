@@ -110,12 +110,14 @@ export function makeGroups(b, tree, zoom) {
   for (let i = 0; i < b.count; i += 1) {
     const id = groupOf[i];
     if (id < 0) continue;
-    if (!found.has(id)) found.set(id, { id, node: tree.nodes[id], peak: 0, ever: 0 });
+    if (!found.has(id)) found.set(id, { id, node: tree.nodes[id], peak: 0, ever: 0, sums: true });
     const group = found.get(id);
+    group.sums = group.sums && b.isSum(i);
     group.ever += b.size_bytes[i];
     if (i < b.peak_count) group.peak += b.size_bytes[i];
   }
-  const ordered = [...found.values()].sort((x, y) => y.peak - x.peak || y.ever - x.ever);
+  const ordered = [...found.values()]
+    .sort((x, y) => x.sums - y.sums || y.peak - x.peak || y.ever - x.ever);
   const byRole = tree.grouping === "role" && zoom.id === 0;
   if (byRole) {
     const order = new Map(b.roles.map(({ name }, n) => [name, n]));
@@ -124,7 +126,7 @@ export function makeGroups(b, tree, zoom) {
   ordered.forEach((group, n) => {
     group.name = group.node.name || "all";
     group.rank = byRole ? n : Math.min(n, COLORED);
-    group.color = byRole ? colorOf(group.name) : colorAt(group.rank);
+    group.color = byRole || group.sums ? colorOf(group.name) : colorAt(group.rank);
     if (tree.grouping === "role" && zoom.id) group.color = colorOf(group.name);
   });
   return { groupOf, groups: ordered, groupAt: new Map(ordered.map((group) => [group.id, group])) };
