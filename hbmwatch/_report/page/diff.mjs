@@ -1,26 +1,13 @@
 // The page of a comparison: one account, two curves, the groups that changed, the findings.
 
+import { signed, size, table } from "./cells.mjs";
+import { groups } from "./changes.mjs";
 import { drawLimit, drawnPoints, drawTicks, plotScale, stepPath } from "./curve.mjs";
 import { $, draw, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
 
 const SIDES = ["before", "after"];
 const STEP = 0.01; // of the program, for an arrow key
-const BAR = 90;
-const NO_BREAK = "\u00a0";
-
-const signed = (bytes) => `${bytes >= 0 ? "+" : ""}${formatSize(bytes)}`;
-
-/** A table cell, right-aligned if it is a size. */
-const size = (text, more = "") => make("td", { class: `size ${more}` }, text);
-
-function table(headings, rows, foot = []) {
-  const head = make("tr", {}, ...headings.map(([text, kind]) => make("th", {
-    scope: "col", class: kind,
-  }, text)));
-  return make("div", { class: "wide", tabindex: 0 }, make("table", { class: "diff" },
-    make("thead", {}, head), make("tbody", {}, ...rows), make("tfoot", {}, ...foot)));
-}
 
 /** A row of the account. */
 function entry({ name, before_bytes: before, after_bytes: after, is_part: isPart }) {
@@ -97,13 +84,16 @@ function drawCurves({ sides, limit }) {
 
 /** Read both curves at a part of the programs between 0 and 1. */
 function readAt(part, { sides }, axes) {
-  const bytes = sides.map(({ heap }) => heap[Math.min(heap.length - 1, Math.floor(part * heap.length))]);
+  const bytes = sides.map(({ heap }) =>
+    heap[Math.min(heap.length - 1, Math.floor(part * heap.length))]);
   const known = bytes.every((n) => n !== undefined);
-  const text = SIDES.map((side, n) => `${side} ${bytes[n] === undefined ? "no curve" : formatSize(bytes[n])}`);
+  const text = SIDES.map((side, n) =>
+    `${side} ${bytes[n] === undefined ? "no curve" : formatSize(bytes[n])}`);
   const words = [`${Math.round(100 * part)}% of the way`, ...text];
   if (known) words.push(signed(bytes[1] - bytes[0]));
   const x = axes.x(part);
-  $("cross").replaceChildren(draw("line", { class: "cross", x1: x, x2: x, y1: axes.top, y2: axes.bottom }));
+  const line = { class: "cross", x1: x, x2: x, y1: axes.top, y2: axes.bottom };
+  $("cross").replaceChildren(draw("line", line));
   $("reading").textContent = words.join(", ");
   $("chart").setAttribute("aria-valuenow", Math.round(100 * part));
   $("chart").setAttribute("aria-valuetext", words.join(", "));
@@ -129,61 +119,6 @@ function listen(data) {
     move(to);
   });
   new ResizeObserver(() => { axes = drawCurves(data); }).observe($("chart"));
-}
-
-/** How many buffers of which size; a line may end between the two. */
-function amount([count, bytes]) {
-  if (!count) return "none";
-  const size = formatSize(bytes).replace(" ", NO_BREAK);
-  return count === 1 ? size : `${formatCount(count)}${NO_BREAK}buffers, ${size}`;
-}
-
-function stateOf({ before, after }) {
-  if (!before[0]) return "new";
-  if (!after[0]) return "gone";
-  return before[2] === after[2] || !after[2] ? "" : `${before[2]} to ${after[2]}`;
-}
-
-/** A bar as long as a change, compared with the largest one. */
-function bar(delta, most) {
-  const picture = draw("svg", { class: "bar", width: BAR, height: 5, "aria-hidden": "true" });
-  const width = Math.max(1, (BAR * Math.abs(delta)) / most);
-  picture.append(draw("rect", { x: BAR - width, width, height: 5 }));
-  return picture;
-}
-
-function changeRow(row, most) {
-  const delta = row.after[1] - row.before[1];
-  const where = [row.kind, row.source].filter(Boolean).join(", ");
-  const state = stateOf(row);
-  const change = size(signed(delta), "delta");
-  change.append(bar(delta, most));
-  return make("tr", { class: delta > 0 ? "grew" : "" }, change,
-    make("th", { scope: "row" }, row.name, ...[where, state].filter(Boolean).map((text) => make(
-      "div", { class: "state" }, text,
-    ))),
-    size(amount(row.before), "amount"), size(amount(row.after), "amount"));
-}
-
-function groupTable({ label, rows, more, more_bytes: moreBytes }) {
-  if (!rows.length) return make("p", {}, "No group changed.");
-  const most = Math.max(1, ...rows.map(({ before, after }) => Math.abs(after[1] - before[1])));
-  const columns = [["change", "size"], [label, ""], ["before", "size"], ["after", "size"]];
-  const rest = `and ${formatCount(more)} more (${signed(moreBytes)})`;
-  const foot = more ? [make("tr", {}, make("td", { colspan: 4 }, rest))] : [];
-  return table(columns, rows.map((row) => changeRow(row, most)), foot);
-}
-
-function groups({ groupings }) {
-  const select = make("select", { id: "grouping" }, ...groupings.map(({ name, label }) => (
-    make("option", { value: name }, label))));
-  const shown = make("div", { id: "groups" }, groupTable(groupings[0]));
-  select.addEventListener("change", () => {
-    shown.replaceChildren(groupTable(groupings.find(({ name }) => name === select.value)));
-  });
-  return make("section", { class: "card" },
-    make("h2", {}, "What changed at the peak"),
-    make("p", { class: "controls" }, make("label", { for: "grouping" }, "Group by"), select), shown);
 }
 
 function findingList(heading, findings) {
