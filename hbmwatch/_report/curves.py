@@ -74,6 +74,24 @@ def curves_page(
     )
 
 
+def curve_picture(summary: PeakSummary, limit_bytes: int | None) -> tuple[str, str]:
+    """A memory curve as an SVG document of its own, and the same in words."""
+    top = max(limit_bytes or 1, summary.peak_bytes)
+    label = f"Memory curve of the program: peak {format_size(summary.peak_bytes)}"
+    limit = ""
+    if limit_bytes is not None:
+        y = _y(limit_bytes, top)
+        limit = f'<path d="M0 {y:.1f}H{_WIDTH}" stroke="#cf222e" stroke-dasharray="6 4"/>'
+        label += f", limit {format_size(limit_bytes)}"
+    curve = f'<polyline points="{_points(summary, top)}" stroke="#0550ae" stroke-width="2"/>'
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" fill="none">'
+        f'<rect width="100%" height="100%" fill="#fff"/>{curve}{limit}</svg>'
+    )
+    return svg, label
+
+
 def _points(summary: PeakSummary, top: int) -> str:
     """The curve over the width of the page; of many program points, the highest of each group."""
     heap = [int(value) for value in summary.heap_bytes] or [summary.peak_bytes]

@@ -19,13 +19,11 @@ from hbmwatch._report.text import headline, report_text
 if TYPE_CHECKING:
     from hbmwatch._records.report import ReportData
 
-_NOTEBOOK_BUFFERS = 2000
-_NOTEBOOK_HEIGHT = 760
 _PLAIN_DATA = 2**20  # what is longer is deflated, to a third or less
 # Each module imports only earlier ones, so that they can stand in one script in this order.
 SCRIPTS = (
     "format names dom roles report buffers groups view inspector curve chart moment treemap flame "
-    "map table copy tools address print marks explorer budget sections main"
+    "map table copy tools address print marks explorer budget sections main frame"
 ).split()
 
 
@@ -53,12 +51,3 @@ def _data_element(text: str) -> str:
         return f'<script type="application/json" id="data">{text}</script>'
     packed = base64.b64encode(zlib.compress(text.encode("ascii"), 1)).decode("ascii")
     return f'<script type="text/plain" id="data">{packed}</script>'
-
-
-def notebook(report: ReportData) -> str:
-    """The page in a frame of its own, for a notebook's cell; the largest buffers only."""
-    document = escape(page(report, _NOTEBOOK_BUFFERS), quote=True)
-    return (
-        f'<iframe srcdoc="{document}" sandbox="allow-scripts" title="hbmwatch report" '
-        f'style="width:100%;height:{_NOTEBOOK_HEIGHT}px;border:0"></iframe>'
-    )

@@ -65,9 +65,9 @@ class OomReport(ReportData):
 
     def _repr_html_(self) -> str:
         """How a notebook shows it."""
-        from hbmwatch._report import html
+        from hbmwatch._report.notebook import notebook
 
-        return html.notebook(self)
+        return notebook(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OomReport:

@@ -84,7 +84,8 @@ def test_every_function_is_called(show: Show, browser: Any) -> None:
     browser.execute_cdp_cmd("Profiler.stopPreciseCoverage", {})
 
     assert len(called) > 150
-    assert [name for name, is_called in called.items() if not is_called] == []
+    not_called = {name for name, is_called in called.items() if not is_called}
+    assert not_called == {"tellHeight"}  # only in a notebook's frame: see test_page_notebook
 
 
 @pytest.mark.parametrize("label", CONTROLS)

@@ -37,3 +37,55 @@ def test_a_notebook_gets_the_largest_buffers_only(browser: Any, tmp_path: Path) 
     assert texts(browser, "#h-buffers + p") == ["the 2,000 largest of 3,000 at the peak"]
     assert texts(browser, "#count") == ["2,000 buffers and the rest, 4.29 TiB"]
     browser.switch_to.default_content()
+
+
+HEIGHTS = "return [innerHeight, Math.ceil(document.body.getBoundingClientRect().height)]"
+
+
+def test_the_frame_fits_its_content(browser: Any, tmp_path: Path) -> None:
+    """Two reports in a notebook, of which each has its height; the text below is hidden."""
+    many = tuple(op(f"layer/op{n}", 1 + n, source=f"train.py:{n}") for n in range(40))
+    cells = REPORT._repr_html_() + OomReport(MESSAGE, peak(many))._repr_html_()
+    open_in_a_frame(browser, tmp_path, cells)
+    browser.switch_to.default_content()
+    frames = browser.find_elements("css selector", "iframe.hbmwatch")
+    heights = []
+    for frame in frames:
+        browser.execute_script("arguments[0].scrollIntoView()", frame)
+        browser.switch_to.frame(frame)
+        wait(browser).until(lambda shown: len(set(shown.execute_script(HEIGHTS))) == 1)
+        heights.append(browser.execute_script("return innerHeight"))
+        browser.switch_to.default_content()
+
+    assert len(set(heights)) == 2
+    shown = [text.is_displayed() for text in browser.find_elements("css selector", "iframe + div")]
+    assert shown == [False, False]
+    assert browser.get_log("browser") == []
+
+
+def test_where_no_script_runs_the_text_and_a_picture_are_shown(
+    browser: Any, tmp_path: Path
+) -> None:
+    """As in a notebook that is not trusted."""
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        document = f"<!doctype html><title>notebook</title><body>{REPORT._repr_html_()}</body>"
+        (tmp_path / "notebook.html").write_text(document, encoding="utf-8")
+        browser.get((tmp_path / "notebook.html").as_uri())
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    (text,) = browser.find_elements("css selector", "iframe + div pre")
+    (picture,) = browser.find_elements("css selector", "iframe + div img")
+
+    assert text.is_displayed() and text.text == str(REPORT)
+    assert picture.get_attribute("alt") == (
+        "Memory curve of the program: peak 2.13 GiB, limit 2.00 GiB"
+    )
+    assert picture.get_property("naturalWidth") == 900
+
+
+def wait(browser: Any) -> Any:
+    """Waits for what a browser will show."""
+    from selenium.webdriver.support.wait import WebDriverWait  # not at the top: pages need none
+
+    return WebDriverWait(browser, 60)

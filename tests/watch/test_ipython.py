@@ -20,13 +20,17 @@ print("next cell")
 int("no number")
 from hbmwatch import watch_hbm
 z = watch_hbm(fill)(jnp.ones(8))
+magic = get_ipython().run_cell_magic
+magic("hbm", "profiles", "answer = 41\\nanswer + 1")
+magic("hbm", "one two", "answer = 0")
+magic("hbm", "profiles", "x = jnp.ones(8)\\n!echo from a shell\\ny = jax.jit(lambda: fill(x))()")
 %unload_ext hbmwatch
 y = jax.block_until_ready(jax.jit(fill)(jnp.ones(8)))
 """
 
 
 def test_an_oom_in_a_cell_shows_its_report(tmp_path: Path) -> None:
-    """Of a bare jit and of a watched step, once each; other errors are shown as ever."""
+    """Of a bare jit, a watched step and %%hbm, once each; other errors are shown as ever."""
     command = [
         sys.executable,
         "-m",
@@ -41,10 +45,14 @@ def test_an_oom_in_a_cell_shows_its_report(tmp_path: Path) -> None:
 
     cells = shell.stdout.split("In [")
     reports = [cell.count("Largest buffers at the peak") for cell in cells]
-    assert sum(reports) == 2, shell.stdout
-    (bare, watched) = [cell for cell, count in zip(cells, reports, strict=True) if count]
-    assert "jit_fill: 1.00 PiB" in bare and "jit_fill: 1.00 PiB" in watched
-    lines = [line for line in bare.splitlines() if "1.00 PiB  f32[" in line]
-    assert [line.split()[-1] for line in lines] == ["In[2]:1"]  # where the function was defined
+    assert sum(reports) == 3, shell.stdout
+    shown = [cell for cell, count in zip(cells, reports, strict=True) if count]
+    assert [cell for cell in shown if "1.00 PiB" not in cell] == []
+    assert "from a shell" in shell.stdout
+    assert "]: 42" in shell.stdout
+    assert "UsageError: %%hbm takes one argument at most" in shell.stderr
+    assert list((tmp_path / "profiles" / "plugins" / "profile").glob("*/*.xplane.pb"))
+    lines = [line for line in shell.stdout.splitlines() if "1.00 PiB  f32[" in line]
+    assert {line.split()[-1] for line in lines} == {"In[2]:1"}  # where the function was defined
     assert "next cell" in shell.stdout
     assert "invalid literal for int()" in shell.stdout

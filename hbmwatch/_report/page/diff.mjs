@@ -56,7 +56,7 @@ function curves(data) {
   const note = "Both programs are drawn over the same width, from their first instruction to their "
     + "last; this is not time.";
   return make("section", { class: "card" },
-    make("div", { class: "head" }, make("h2", {}, "Memory over the programs"), reading),
+    make("div", { class: "head" }, make("h2", {}, "Memory curves of both programs"), reading),
     legend(sides), plot, make("p", { class: "muted" }, note));
 }
 
