@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,15 +13,18 @@ import jax
 
 from hbmwatch._records.process import Process
 
-# Where a launcher puts a process's rank. How many processes belong together, only JAX knows.
+# Where a launcher puts a process's rank. How many processes belong together, only JAX knows. One
+# launcher starts another (srun one torchrun on each host), and the inner one has the rank: it is
+# the earlier row.
 LAUNCHERS: Mapping[str, str] = {
-    "SLURM": "SLURM_PROCID",
+    "torchrun": "RANK",
     "Open MPI": "OMPI_COMM_WORLD_RANK",
     "MPICH and Intel MPI": "PMI_RANK",
-    "torchrun and Ray Train": "RANK",
+    "SLURM": "SLURM_PROCID",
     "a TPU node pool of GKE": "TPU_WORKER_ID",
     "an indexed job of Kubernetes, JobSet": "JOB_COMPLETION_INDEX",
 }
+_OF_SLICES = ("TPU_WORKER_ID", "JOB_COMPLETION_INDEX")
 
 
 def this_process() -> Process:
@@ -63,10 +67,30 @@ def _numbers(devices: Sequence[Any], name: str) -> list[int]:
 
 def _rank(environment: Mapping[str, str]) -> int:
     """The rank that the first launcher found gives; 0 without a launcher."""
+    if (rank := _rank_of_ray_train()) is not None:
+        return rank
     for name in LAUNCHERS.values():
         if environment.get(name, "").isdecimal():
-            return int(environment[name])
+            return int(environment[name]) + _workers_of_earlier_slices(environment, name)
     return 0
+
+
+def _rank_of_ray_train() -> int | None:
+    """The rank of a worker of Ray Train, which no environment variable has."""
+    train = sys.modules.get("ray.train")
+    try:
+        return None if train is None else int(train.get_context().get_world_rank())
+    except Exception:  # as in a process that is no worker
+        return None
+
+
+def _workers_of_earlier_slices(environment: Mapping[str, str], name: str) -> int:
+    """What JAX adds to a worker's number in its TPU slice, in a job of several slices."""
+    slice_id = environment.get("MEGASCALE_SLICE_ID", "")
+    hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
+    if name not in _OF_SLICES or not slice_id.isdecimal() or not hosts:
+        return 0
+    return int(slice_id) * len(hosts.split(","))
 
 
 def _host() -> str:

@@ -39,7 +39,7 @@ def folded_text(folded: FoldedData, look: Look = PLAIN) -> str:
     ]
     lines += _logs("logged neither an OOM nor a lost process", other, look)
     if folded.older:
-        left_out = f"note: {folded.older} older reports of these processes are left out."
+        left_out = f"note: {_older(folded.older)} left out."
         lines += wrapped(left_out, look=look)
     return "\n".join(map(look.marked, lines))
 
@@ -138,6 +138,11 @@ def _logs(what: str, logs: Sequence[tuple[str, str]], look: Look) -> list[str]:
         lines += wrapped(f"{clean(name, 60)}: {sentence(says)}", indent=4, look=look)
     more = len(logs) - _SHOWN_LOGS
     return lines + ([f"    and {more} more"] if more > 0 else [])
+
+
+def _older(count: int) -> str:
+    one = "1 older report of these processes is"
+    return one if count == 1 else f"{count} older reports of these processes are"
 
 
 def _processes(count: int) -> str:

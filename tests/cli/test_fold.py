@@ -118,7 +118,7 @@ def test_fold_takes_the_newest_report_of_a_process(
 
     assert (status, err) == (0, "")
     assert out.startswith("hbmwatch: 1 process ran out of device memory\n  process 0 (")
-    assert "note: 1 older reports of these processes are left out." in out
+    assert "note: 1 older report of these processes is left out." in out
 
 
 def test_fold_reads_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,7 @@ def test_the_commands_of_the_page_on_jobs_work(
     oom_of(watch_hbm("xprof")(fill), SMALL)
     Path("rank0.log").write_text("RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.\n")
     Path("rank1.log").write_text("Read error: Connection reset by peer\n")
+    Path("rank2.log").write_text("step 7\n")
     for line in commands_on_jobs(in_buckets=False):
         assert main(shlex.split(line)[1:]) == 0, line
     assert Path("job.html").stat().st_size > 1000

@@ -43,6 +43,18 @@ def test_a_process_alone() -> None:
         ({"TPU_WORKER_ID": "7"}, 7),
         ({"JOB_COMPLETION_INDEX": "0"}, 0),
         ({"SLURM_PROCID": "", "RANK": "first"}, 0),
+        ({"SLURM_PROCID": "1", "RANK": "11"}, 11),  # torchrun, which srun started
+        ({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "2"}, 2),  # mpirun in a batch script
+        (  # the second of two slices of a JobSet
+            {
+                "JOB_COMPLETION_INDEX": "1",
+                "TPU_WORKER_ID": "1",
+                "TPU_WORKER_HOSTNAMES": "a-1-0.a,a-1-1.a",
+                "MEGASCALE_SLICE_ID": "1",
+                "MEGASCALE_NUM_SLICES": "2",
+            },
+            3,
+        ),
     ],
 )
 def test_a_launcher_gives_the_rank(

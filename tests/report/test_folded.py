@@ -124,7 +124,7 @@ hbmwatch: 3 of 8 processes ran out of device memory
     rank6.log: it is empty
     rank7.log: it is empty
     and 1 more
-  note: 1 older reports of these processes are left out."""
+  note: 1 older report of these processes is left out."""
 
 
 def test_the_text() -> None:
