@@ -234,6 +234,8 @@ class ProgramFacts:
     @staticmethod
     def _path_of(parameter: Parameter, leaf: Leaf | None) -> str:
         """The path of an argument; that of the leaf where XLA named the parameter for its user."""
+        if leaf is not None and leaf.user_path:
+            return leaf.user_path
         named = parameter.path and "/" not in parameter.path.partition("[")[0]
         if named or leaf is None:
             return parameter.path if named else f"parameter {parameter.number}"

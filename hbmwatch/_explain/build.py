@@ -25,7 +25,8 @@ from hbmwatch._explain.problems import Problems
 from hbmwatch._explain.transfer import FailedTransfer, failed_transfer
 from hbmwatch._findings import vmem
 from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
-from hbmwatch._jax.lowered import CallInfo, call_info
+from hbmwatch._jax.library_paths import with_user_paths
+from hbmwatch._jax.lowered import CallInfo, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.process import this_process
 from hbmwatch._profiles import xprof
@@ -154,7 +155,11 @@ def _lowered(failed: FailedCall) -> Any | None:
 
 
 def _call_info(lowered: Any | None, failed: FailedCall) -> CallInfo | None:
-    return None if lowered is None else call_info(lowered, failed.previous)
+    if lowered is None:
+        return None
+    args, kwargs = failed.given or (failed.args, failed.kwargs)
+    given = array_leaves(failed.function_object, args, kwargs)
+    return with_user_paths(call_info(lowered, failed.previous), given)
 
 
 def _summary(captured: Captured, message: OomMessage, problems: Problems) -> PeakSummary | None:

@@ -24,6 +24,8 @@ ADVICE = Advice(
 LEAST_SHARE = 1 / 100
 _UPDATED = ("updated and returned", "the old and new values exist at the same time")
 _UNCHANGED = ("returned unchanged", "each exists twice")
+# What equinox.filter_jit calls the arrays that it does not donate.
+_EQUINOX = "dynamic_nodonate["
 _LEAVE_OUT = "Return only what changes, also from the body of a scan."
 
 
@@ -38,11 +40,13 @@ def find(facts: ProgramFacts) -> Finding | None:
     larger = max(unchanged, updated, key=_bytes)
     some = list_some(short_paths(argument.path for argument in larger))
     what = f"Do not return {some} unchanged" if larger is unchanged else f"Donate {some}"
-    keyword = donate_keyword(short_paths(argument.path for argument, _ in pairs))
+    keyword = f"jax.jit(..., {donate_keyword(short_paths(a.path for a, _ in pairs))})"
+    if any(a.leaf is not None and a.leaf.path.startswith(_EQUINOX) for a, _ in pairs):
+        keyword = 'equinox.filter_jit(..., donate="all")'
     state = "the state" if facts.buffers.differentiated else "it" if len(pairs) == 1 else "them"
     remedy = [_LEAVE_OUT] if unchanged else []
     remedy.append(
-        f"{'Or donate' if unchanged else 'Donate'} {state} with jax.jit(..., {keyword}), and use "
+        f"{'Or donate' if unchanged else 'Donate'} {state} with {keyword}, and use "
         "only the returned value afterwards."
     )
     return ADVICE.finding(

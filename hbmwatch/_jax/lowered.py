@@ -21,6 +21,8 @@ class Leaf:
         dtype: The dtype's name ("float32").
         donated: Whether it was donated.
         used: Whether the program takes it; jit drops the arguments that nothing reads.
+        user_path: The path in what the user passed, where a library passes a tree of its own to
+            jit; "" where it is `path`.
     """
 
     path: str
@@ -28,6 +30,7 @@ class Leaf:
     dtype: str
     donated: bool = False
     used: bool = True
+    user_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.memory_spaces import ON_CHIP
+from hbmwatch._records.paths import shortened
 from hbmwatch._records.sizes import format_size
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ def name_and_source(op: PeakOp, several: bool) -> tuple[str, str]:
     if not op.instruction:
         return SMALL_BUFFERS, ""
     padded = padding_note(op)
-    return clean(buffer_name(op, several), 34 - len(padded)) + padded, clean(op.shown_source, 24)
+    name, width = buffer_name(op, several), 34 - len(padded)
+    name = shortened(name, width) if op.kind == "parameter" else name
+    return clean(name, width) + padded, clean(op.shown_source, 24)
 
 
 def padding_note(op: PeakOp) -> str:

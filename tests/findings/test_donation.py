@@ -108,3 +108,16 @@ def test_an_argument_that_is_small_beside_the_others_is_not_named(length: int, n
     assert donation.LEAST_SHARE == 1 / 100
     assert finding is not None
     assert finding.title.startswith(f"Donate {names}: ")
+
+
+def test_equinox_donates_by_its_own_keyword() -> None:
+    """filter_jit takes no donate_argnames; its lists have the user's paths."""
+    hlo = Hlo()
+    w = hlo.parameter(*DIMS, path="dynamic_nodonate['first'][0]")
+    output = hlo.add("multiply", w, w, dims=DIMS)
+    leaf = Leaf("dynamic_nodonate['first'][0]", DIMS, "float32", user_path="model.weight")
+    finding = donation.find(hlo.facts(outputs=(output,), call=CallInfo((leaf,))))
+
+    assert finding is not None
+    assert finding.title == "Donate model.weight: 1 MiB is held twice"
+    assert 'equinox.filter_jit(..., donate="all")' in finding.remedy

@@ -1,0 +1,126 @@
+"""Paths as the user writes them, of the arguments of equinox and flax nnx."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hbmwatch import HbmOomError, watch_hbm
+from hbmwatch._jax.library_paths import with_user_paths
+from hbmwatch._jax.lowered import CallInfo, Leaf, array_leaves, call_info
+from hbmwatch._jax.lowering import plain_lowered
+
+optax = pytest.importorskip("optax")
+ROWS = 2**46  # times 256 features: no computer has that much memory
+
+
+def named(function: Any, lowered: Any, *args: Any, **kwargs: Any) -> Mapping[tuple[int, ...], str]:
+    """The user's paths of the arguments, by their shapes, which all differ."""
+    call = call_info(plain_lowered(lowered))
+    call = with_user_paths(call, array_leaves(function, args, kwargs))
+    return {leaf.shape: leaf.user_path for leaf in call.arguments}
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+@pytest.mark.parametrize("donate", ["none", "all", "all-except-first"])
+def test_the_lists_of_filter_jit_have_the_paths_of_the_arguments(donate: str) -> None:
+    """Whatever is donated, and so whichever of the two lists comes first."""
+    eqx = pytest.importorskip("equinox")
+
+    def step(model: Any, state: Any, x: Any, *, scale: Any) -> Any:
+        return x.sum() * scale.sum() + sum(
+            leaf.sum() for leaf in jax.tree.leaves(eqx.filter((model, state), eqx.is_array))
+        )
+
+    model = eqx.nn.MLP(2, 3, 5, 1, key=jax.random.key(0))
+    state = [jnp.ones(7), {"mu": jnp.ones(11), "nu": jnp.ones(13)}]
+    args, scale = (model, state, jnp.ones(17)), jnp.ones(19)
+    lowered = eqx.filter_jit(step, donate=donate).lower(*args, scale=scale)
+
+    assert named(step, lowered, *args, scale=scale) == {
+        (5, 2): "model.layers[0].weight",
+        (5,): "model.layers[0].bias",
+        (3, 5): "model.layers[1].weight",
+        (3,): "model.layers[1].bias",
+        (7,): "state[0]",
+        (11,): "state[1]['mu']",
+        (13,): "state[1]['nu']",
+        (17,): "x",
+        (19,): "scale",
+    }
+
+
+def test_the_states_of_nnx_jit_have_the_paths_of_the_modules() -> None:
+    """The moments are told apart, by the attributes of the module; other arguments are as named."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):  # type: ignore[misc,name-defined]
+        """Attributes that are not in the order of their names."""
+
+        def __init__(self) -> None:
+            self.up = nnx.Param(jnp.ones(3))
+            self.layers = nnx.List([nnx.Param(jnp.ones(size)) for size in (5, 7)])
+            self.down = nnx.Variable(jnp.ones(11))
+
+    class Moments(nnx.Module):  # type: ignore[misc,name-defined]
+        """As an optimizer has them."""
+
+        def __init__(self) -> None:
+            self.nu = nnx.data({"up": nnx.Variable(jnp.ones(13))})
+            self.mu = nnx.data({"up": nnx.Variable(jnp.ones(17))})
+
+    def step(model: Any, moments: Any, batch: Any) -> Any:
+        leaves = jax.tree.leaves((nnx.state(model), nnx.state(moments)))
+        return batch["x"].sum() + sum(leaf.sum() for leaf in leaves)
+
+    args = (Model(), Moments(), {"x": jnp.ones(19)})
+    found = named(step, nnx.jit(step).lower(*args), *args)
+
+    assert found == {
+        (3,): "model.up",
+        (5,): "model.layers[0]",
+        (7,): "model.layers[1]",
+        (11,): "model.down",
+        (13,): "moments.nu['up']",
+        (17,): "moments.mu['up']",
+        (19,): "",
+    }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[Leaf("x", (3,), "float32")], [Leaf("x", (2,), "int32")], []],
+    ids=["another shape", "another dtype", "another number"],
+)
+def test_leaves_that_do_not_match_keep_the_name_of_the_program(given: Sequence[Leaf]) -> None:
+    """A wrong name is worse than the library's."""
+    call = CallInfo((Leaf("x.states[0][0]", (2,), "float32"),))
+
+    assert with_user_paths(call, given) == call
+
+
+def test_a_report_has_the_user_s_paths() -> None:
+    """In its table, its findings and its bytes by path; equinox donates by its own keyword."""
+    eqx = pytest.importorskip("equinox")
+
+    @watch_hbm
+    @eqx.filter_jit  # type: ignore[untyped-decorator]
+    def step(model: Any, x: Any) -> Any:
+        big = jnp.broadcast_to(x, (ROWS, 256))
+        total = jnp.sort(jax.vmap(model)(big), axis=0).sum()
+        return jax.tree.map(lambda leaf: leaf * total, eqx.filter(model, eqx.is_array))
+
+    model = eqx.nn.Linear(256, 256, key=jax.random.key(0))
+    with pytest.raises(HbmOomError) as caught:
+        step(model, jnp.ones(256))
+    report = caught.value.report
+    assert report is not None and report.summary is not None
+    paths = [op.path for op in report.summary.ops if op.kind == "parameter"]
+
+    assert "model.weight" in paths
+    assert "model.weight f32[256,256]" in str(report)
+    assert report.rollup["path"]["model"] == 256 * 1024
