@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+from collections.abc import Mapping
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -70,19 +71,19 @@ def _position(code: CodeType, instruction: int) -> tuple[int, int, int, int]:
     return start, end, left, right
 
 
-def _function(expression: ast.expr, variables: dict[str, Any]) -> object:
+def _function(expression: ast.expr, variables: Mapping[str, Any]) -> object:
     """The function that a name or an attribute stands for, else the name itself."""
-    value = _value(expression, variables)
+    value = value_of(expression, variables)
     if value is None and isinstance(expression, ast.Name):
         return expression.id
     return expression.attr if value is None and isinstance(expression, ast.Attribute) else value
 
 
-def _value(expression: ast.expr, variables: dict[str, Any]) -> Any:
+def value_of(expression: ast.expr, variables: Mapping[str, Any]) -> Any:
     """What a name or an attribute stands for, without running any code; None where unknown."""
     if isinstance(expression, ast.Name):
         return variables.get(expression.id)
     if isinstance(expression, ast.Attribute):
-        owner = _value(expression.value, variables)
+        owner = value_of(expression.value, variables)
         return None if owner is None else inspect.getattr_static(owner, expression.attr, None)
     return None

@@ -12,16 +12,20 @@ import stat
 import tempfile
 import time
 import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Under the temporary folder: of this process, and of all processes of this user.
+# Under the temporary folder: of one process, and of all other processes of this user.
 _KEPT_RUNS, _KEPT_RUNS_OF_USER = 8, 64
 # Another process may not have shown the name of a younger run yet.
 _YOUNG_SECONDS = 60.0
 # Process ids come again, also in containers that share a temporary folder.
 _TOKEN = uuid.uuid4().hex[:8]
 _numbers = itertools.count(1)
+# The runs that reports of this process name.
+_named: set[str] = set()
 
 
 class Kept(NamedTuple):
@@ -66,6 +70,7 @@ def keep(xspace: bytes | None, logdir: str | None, process_index: int) -> Kept:
         OSError: It cannot be written; then nothing of it is left.
     """
     run = new_run(logdir, process_index)
+    _named.add(run.name)
     xplane = run / f"{host_name()}.xplane.pb"
     partial = run / f".{xplane.name}.partial"
     try:
@@ -84,8 +89,8 @@ def keep(xspace: bytes | None, logdir: str | None, process_index: int) -> Kept:
 def drop_old_runs(profiles: Path) -> None:
     """Delete old runs in the folder under the temporary folder.
 
-    Of this process the last 8 stay, as its reports name them. Of other processes of this user
-    nothing is deleted that is younger than a minute, or among the newest 64.
+    Of each process the last 8 stay, and of the processes before this one the newest 64 runs. A run
+    stays in any case if it is younger than a minute, or if a report of this process names it.
     """
     ages: dict[Path, float] = {}
     with contextlib.suppress(OSError):
@@ -93,10 +98,21 @@ def drop_old_runs(profiles: Path) -> None:
             with contextlib.suppress(OSError):  # another process may have deleted it
                 ages[run] = time.time() - run.stat().st_mtime
         newest = sorted(ages, key=lambda run: ages[run])
-        own = [run for run in newest if _own_mark() in run.name]
-        others = [run for run in newest[_KEPT_RUNS_OF_USER:] if ages[run] > _YOUNG_SECONDS]
-        for run in own[_KEPT_RUNS:] + [run for run in others if run not in own]:
-            shutil.rmtree(run, ignore_errors=True)
+        others = [run for run in newest if _own_mark() not in run.name]
+        for run in {*others[_KEPT_RUNS_OF_USER:], *_beyond_last(newest)}:
+            if ages[run] > _YOUNG_SECONDS and run.name not in _named:
+                shutil.rmtree(run, ignore_errors=True)
+
+
+def _beyond_last(newest: Iterable[Path]) -> Iterator[Path]:
+    """The runs beyond the last 8 of each process, of all runs with the newest first."""
+    counts: Counter[str] = Counter()
+    for run in newest:
+        # "2026_03_01_10_00_00_hbmwatch_p0_4711_0123abcd_1": what all runs of a process share.
+        process = run.name.partition("_hbmwatch_")[2].rpartition("_")[0] or run.name
+        counts[process] += 1
+        if counts[process] > _KEPT_RUNS:
+            yield run
 
 
 def _own_mark() -> str:

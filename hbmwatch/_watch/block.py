@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hbmwatch._explain.failure import FailedCall, Settings
 from hbmwatch._explain.raising import hide_own_frames, raise_explained
+from hbmwatch._records.failures import log_failure
 from hbmwatch._watch.late import live_arrays, new_failed_arrays, wait_for_new_arrays
 from hbmwatch._watch.step import watch_function
 from hbmwatch._watch.switch import is_disabled
@@ -44,7 +45,8 @@ class WatchContext:
         """Watch a block of code.
 
         The end of the block waits for the arrays that were made in it, unless sync="never", so that
-        what fails asynchronously is raised there.
+        what fails asynchronously is raised there. It does not raise what the block catches itself,
+        by an `except` clause or contextlib.suppress: it may have handled that failure already.
 
         Raises:
             TypeError: The watch has arguments that only a decorated function can use.
@@ -79,11 +81,14 @@ class WatchContext:
             raise
 
     def _wait(self, before: dict[int, Any]) -> None:
-        """Wait for the arrays that were made in the block."""
+        """Wait for the arrays that were made in the block, unless it handles their failure."""
         __tracebackhide__ = __traceback_hide__ = _rich_traceback_omit = True
         try:
             wait_for_new_arrays(before)
         except Exception as late:
+            if _handles_itself(late):
+                log_failure("an array of the block has failed, and the block handles it", late)
+                return
             self._explain(late, before)
             raise
 
@@ -111,6 +116,17 @@ class WatchContext:
         self.report = report
         if self._settings.on_oom is not None:
             self._settings.on_oom(report)
+
+
+def _handles_itself(late: Exception) -> bool:
+    """Whether the block catches such an error itself, and may have handled this one already."""
+    try:
+        from hbmwatch._watch.handled import body_handles  # only a failure needs it
+
+        return body_handles(late)
+    except Exception as failed:
+        log_failure("could not read the code of the block", failed)
+        return False
 
 
 def _failed_call(before: dict[int, Any]) -> FailedCall:

@@ -80,10 +80,11 @@ def watch_hbm(
         fun: The step; or the folder for profiles, as in jax.profiler.trace(folder); or None.
         logdir: The folder that receives the profile of a failing program, for `xprof --logdir`.
             With None it is a folder under the system's temporary folder, which is made at the first
-            failure and keeps the last 8 profiles. With an address that fsspec opens
-            ("gs://bucket/xprof", "s3://...") the profile is kept there as well, and then copied to
-            the address, in at most 30 seconds (HBMWATCH_REMOTE_SECONDS). Nothing is opened before
-            a failure, and traces of capture="always" are not copied.
+            failure. It keeps the profiles of this process, and of each earlier one the last 8.
+            With an address that fsspec opens ("gs://bucket/xprof", "s3://...") the profile is kept
+            there as well, and then copied to the address, in at most 30 seconds
+            (HBMWATCH_REMOTE_SECONDS). Nothing is opened before a failure, and traces of
+            capture="always" are not copied.
         capture: When to take a profile. "on_oom" costs nothing before a failure. "always" puts
             jax.profiler.trace around every call, which records a timeline as well. "never" builds
             the report from the text of the error alone.
@@ -91,8 +92,8 @@ def watch_hbm(
             caused it. "compile" waits for the first call, for each call that compiles something,
             and after a failure for each call until one succeeds. "always" waits for each call,
             "never" for none. The end of a `with` block waits for the arrays that were made in it,
-            unless it is "never": use that where the block itself handles the OOM of an array that
-            it keeps.
+            unless it is "never". It raises no OOM that the block catches itself, in an `except`
+            clause or with contextlib.suppress, as the block may have handled it already.
         jit: False watches the callable as it is, such as a host step that calls jitted functions.
         top: How many buffers the text of the report shows.
         on_oom: Called with the OomReport before HbmOomError is raised. With "exit" the process

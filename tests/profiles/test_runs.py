@@ -64,15 +64,33 @@ def test_a_logdir_of_the_user_keeps_every_run(tmp_path: Path) -> None:
     assert len(names(tmp_path / "plugins" / "profile")) == 20
 
 
-def test_of_this_process_the_last_eight_are_kept(
+def test_what_a_report_of_this_process_names_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest ones go, however young they are."""
+    """However many there are, and however old they are: a report is read when it is found."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     kept = [keep(b"profile", None, 0) for _ in range(12)]
+    for one in kept:
+        os.utime(one.run, (time.time() - DAY,) * 2)
+    drop_old_runs(kept[0].run.parent)
 
-    assert names(kept[0].run.parent) == {k.run.name for k in kept[-8:]}
+    assert names(kept[0].run.parent) == {k.run.name for k in kept}
+
+
+def test_of_each_process_the_last_eight_are_kept(tmp_path: Path) -> None:
+    """Of this one too, where no report names them: timelines of calls that succeeded."""
+    processes = {"this": new_run(str(tmp_path)).name.rpartition("_")[0]} | {
+        which: f"2026_03_01_10_00_00_hbmwatch_p0_{which}_0123abcd" for which in ("7", "8")
+    }
+    made = {
+        process: [make_run(tmp_path, f"{process}_{n}", DAY - n) for n in range(12)]
+        for process in processes.values()
+    }
+    young = [make_run(tmp_path, f"{process}_99", 30.0) for process in processes.values()]
+    drop_old_runs(tmp_path)
+
+    assert names(tmp_path) == {*young, *(run for runs in made.values() for run in runs[-7:])}
 
 
 def test_the_runs_of_other_processes_are_left_to_them(
@@ -85,7 +103,7 @@ def test_the_runs_of_other_processes_are_left_to_them(
 
     kept = [keep(b"profile", None, 0) for _ in range(12)]
 
-    assert names(profiles) == others | {k.run.name for k in kept[-8:]}
+    assert names(profiles) == others | {k.run.name for k in kept}
 
 
 def test_the_oldest_runs_of_other_processes_go_beyond_64(tmp_path: Path) -> None:

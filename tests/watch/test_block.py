@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,80 @@ def test_a_block_that_never_waits_does_not_fail() -> None:
     assert watch.report is None
     with pytest.raises(jax.errors.JaxRuntimeError):
         kept.block_until_ready()
+
+
+KEPT: list[jax.Array] = []
+LATE = jax.jit(lambda x: fill(x) @ jnp.ones(SIDE))
+
+
+def except_clause() -> None:
+    with watch_hbm():
+        try:
+            KEPT.append(LATE(SMALL))
+            KEPT[-1].block_until_ready()
+        except (KeyError, jax.errors.JaxRuntimeError):
+            pass
+
+
+def bare_except() -> None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watch_hbm())
+        try:
+            KEPT.append(LATE(SMALL))
+            KEPT[-1].block_until_ready()
+        except:  # noqa: E722
+            pass
+
+
+def suppressed() -> None:
+    with watch_hbm():
+        with contextlib.suppress(Exception):
+            KEPT.append(LATE(SMALL))
+            KEPT[-1].block_until_ready()
+
+
+def another_error() -> None:
+    with watch_hbm():
+        try:
+            KEPT.append(LATE(SMALL))
+        except (KeyError, HbmOomError):
+            pass
+
+
+def raised_again() -> None:
+    with watch_hbm():
+        try:
+            KEPT.append(LATE(SMALL))
+        except Exception:
+            KEPT.clear()
+            raise
+
+
+def around_the_block() -> None:
+    try:
+        with watch_hbm():
+            KEPT.append(LATE(SMALL))
+    except KeyError:
+        pass
+
+
+HANDLED = {
+    except_clause: True,
+    bare_except: True,
+    suppressed: True,
+    another_error: False,
+    raised_again: False,
+    around_the_block: False,
+}
+
+
+@pytest.mark.parametrize("block", HANDLED)
+def test_what_the_block_has_handled_is_not_raised_at_its_end(block: Callable[[], None]) -> None:
+    """Where the body catches the error, it may have handled it, also if it keeps the array."""
+    expected = contextlib.nullcontext() if HANDLED[block] else pytest.raises(HbmOomError)
+    with expected:
+        block()
+
+    assert KEPT
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        KEPT.pop().block_until_ready()

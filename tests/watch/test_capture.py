@@ -69,10 +69,10 @@ def test_capture_always_never_costs_the_step(tmp_path: Path) -> None:
     assert len(list((tmp_path / "users").rglob("*.xplane.pb"))) == 1
 
 
-def test_a_profile_under_the_temporary_folder_is_kept_eight_times(
+def test_a_profile_under_the_temporary_folder_stays_while_the_process_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a logdir the last eight profiles are kept, in a folder that is this user's alone."""
+    """Without a logdir each report's profile is kept, in a folder that is this user's alone."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     step = watch_hbm(fill)
 
@@ -82,20 +82,25 @@ def test_a_profile_under_the_temporary_folder_is_kept_eight_times(
     assert logdir is not None
     assert Path(logdir).parent == tmp_path
     assert os.stat(logdir).st_mode & 0o077 == 0
-    assert len(list(Path(logdir).glob("plugins/profile/*/*.xplane.pb"))) == 8
+    assert len(list(Path(logdir).glob("plugins/profile/*/*.xplane.pb"))) == 10
 
 
 @pytest.mark.slow
-def test_traces_of_each_call_under_the_temporary_folder_are_kept_eight_times(
+def test_of_the_traces_of_calls_under_the_temporary_folder_the_last_eight_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """capture="always" without a logdir keeps the last eight, too."""
+    """With capture="always" and no logdir, a call drops those that are older than a minute."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     step = watch_hbm(lambda x: x + 1, capture="always")
 
     for _ in range(10):
         step(SMALL)
+    runs = list(tmp_path.glob("hbmwatch-*/plugins/profile/*"))
+    for run in runs:
+        os.utime(run, (0, 0))
+    step(SMALL)
 
+    assert len(runs) == 10
     assert len(list(tmp_path.glob("hbmwatch-*/plugins/profile/*"))) == 8
 
 
