@@ -14,7 +14,7 @@ from hbmwatch._cli.command import (
     add_json_option,
     add_peak_options,
 )
-from hbmwatch._cli.console import look_of, print_json, progress, write_text
+from hbmwatch._cli.console import look_of, print_json, print_on_stderr, progress, write_text
 from hbmwatch._cli.steps import size
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
@@ -57,17 +57,26 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from hbmwatch._profiles.listing import Listing
+
     limit, device = limit_of(options)
-    with progress("reading the profile"):
-        report = report_of_profile(
-            options.logdir,
-            options.module,
-            options.memory_space,
-            run=options.run_name,
-            host=options.host,
-            limit_bytes=limit,
-            device=device,
-        )
+    try:
+        with progress("reading the profile"):
+            report = report_of_profile(
+                options.logdir,
+                options.module,
+                options.memory_space,
+                run=options.run_name,
+                host=options.host,
+                limit_bytes=limit,
+                device=device,
+            )
+    except Listing as listing:
+        if options.json or options.html is not None or limit is not None:
+            raise
+        print(listing.text(options.top))
+        print_on_stderr(str(listing))
+        return DONE
     if options.html is not None:
         with progress("writing the HTML report"):
             write_text(options.html, report.to_html())

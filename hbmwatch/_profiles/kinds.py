@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hbmwatch._profiles.files import read_file
+from hbmwatch._profiles.listing import Listing, Row
 from hbmwatch._profiles.pprof import described_profile
 from hbmwatch._profiles.store import Location
 from hbmwatch._records.profile_error import ProfileError
-from hbmwatch._records.sizes import format_size
+from hbmwatch._records.sizes import SIZE, format_size, read_size
 from hbmwatch._xla.protos import HloProto, parse
 from hbmwatch._xla.xspace import read_modules
 
@@ -21,6 +22,16 @@ _HLO_PROTO = (".hlo.pb", ".hlo_proto.pb")
 _DUMPED = re.compile(r"module_(\d{1,18})\.(.{1,500})\.[^.]*\.hlo\.pb")
 _TOTAL = re.compile(
     rb"^(?:Memory Space: (.{1,80}?)(?: \(color=\d+\))?\n)?Total bytes(?: used)?: (\d{1,19})", re.M
+)
+# Lines of its tables: "32.00MiB( 80%); 8.00MiB; allocation 0: size 8.00MiB, parameter 1:" and
+# "8.00MiB( 33%); 8.00MiB; 16777216; 2; 2×f32[2048,1024]".
+_ALLOCATION = re.compile(
+    rf"^ *{SIZE}\( *\d{{1,3}}%\); *{SIZE}; (allocation \d{{1,9}}): size ({SIZE}), "
+    r"([^\n]{1,300})$",
+    re.M,
+)
+_PLACE = re.compile(
+    rf"^[ \t]*{SIZE}\( *\d{{1,3}}%\); *({SIZE}); *\d{{1,19}}; *\d{{1,9}}; ([^\n]{{1,500}})$", re.M
 )
 # The keys of XProf's PreprocessResult, of which zeros are left out.
 _MEMORY_VIEWER = {
@@ -100,11 +111,13 @@ def _of_gzip(path: Location, data: bytes) -> ProfileError:
     found = described_profile(content)
     if found is None:
         return ProfileError(f"{path} is compressed: decompress it first", str(path))
-    return ProfileError(
+    sentence, rows = found
+    text = (
         f"{path} is a device memory profile, as jax.profiler.save_device_memory_profile writes it: "
-        f"{found}. It holds no program, and so no peak; pprof shows the stacks",
-        str(path),
+        f"{sentence} when it was taken. It holds no program and no shapes, and so no peak; pprof "
+        "shows the stacks"
     )
+    return Listing.of(text, str(path), rows)
 
 
 def _of_json(path: Location, data: bytes) -> ProfileError:
@@ -130,11 +143,20 @@ def _of_usage_report(path: Location, data: bytes) -> ProfileError:
         for space, size in _TOTAL.findall(data)
     ]
     totals = [f"{size} in {space}" if space else size for size, space in found]
-    return ProfileError(
+    text = (
         f"{path} is XLA's memory usage report: {', '.join(totals[:5])}. It holds no program, and "
-        "so no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which does",
-        str(path),
+        "so no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which does"
     )
+    return Listing.of(text, str(path), list(_usage_rows(data.decode(errors="replace"))))
+
+
+def _usage_rows(report: str) -> Iterator[Row]:
+    """The allocations of a memory usage report; of a newer one the places in them."""
+    allocations = [(size, f"{name}: {what}") for name, size, what in _ALLOCATION.findall(report)]
+    for size, what in allocations or _PLACE.findall(report):
+        known = read_size(size)
+        if known is not None and known.size_bytes:
+            yield Row(known.size_bytes, None, what.strip(" :"))
 
 
 def _of_text(path: Location, data: bytes) -> ProfileError:

@@ -39,6 +39,7 @@ class PprofLocation(Message):
 
 class PprofFunction(Message):
     id: Annotated[int, 1]
+    name: Annotated[int, 2]
     filename: Annotated[int, 4]
 
 

@@ -144,3 +144,25 @@ def test_a_device_gives_a_verdict(capsys: pytest.CaptureFixture[str], profile: P
     assert (status, "The program fits 15.75 GiB (v5e" in out) == (0, True)
     status, _, err = run_peak(capsys, profile, "--on", "v99")
     assert (status, "unknown target 'v99'" in err) == (3, True)
+
+
+def test_what_has_no_program_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The sizes of XLA's memory usage report, and what it lacks; for a verdict it is an error."""
+    file = tmp_path / "memory-usage-report.txt"
+    file.write_text(
+        "Memory Space: default (color=0)\nTotal bytes: 41943072 (40.00MiB)\n"
+        "  cumulative_size;       size;       offset; used_by_n_values; shapes_list\n"
+        "   16.00MiB( 67%);    8.00MiB;      8388608;                3; 3xf32[2048,1024]\n"
+        "   32.00MiB(100%);   16.00MiB;            0;                2; f32[4096,1024]\n"
+    )
+    lacks = (
+        f"hbmwatch: {file} is XLA's memory usage report: 40 MiB in default. It holds no program, "
+        "and so no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which does\n"
+    )
+
+    assert run(capsys, "peak", str(file)) == (
+        0,
+        "  16 MiB  f32[4096,1024]\n   8 MiB  3xf32[2048,1024]\n",
+        lacks,
+    )
+    assert run(capsys, "peak", str(file), "--limit", "1GiB") == (3, "", lacks)

@@ -13,6 +13,7 @@ import pytest
 
 from hbmwatch import PeakSummary, ProfileError, load_peak_summary
 from hbmwatch._profiles import xprof
+from hbmwatch._profiles.listing import Listing, Row
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
 from tests import programs
@@ -78,18 +79,71 @@ def test_a_dump_of_texts_says_how_to_get_protos(dumped: Path) -> None:
     assert "it is a dump of XLA in text: add --xla_dump_hlo_as_proto" in refusal(texts)
     (report,) = texts.glob("*jit_step*memory-usage-report.txt")
     assert refusal(report).startswith("is XLA's memory usage report: 34.3 MiB")
+    largest = listing_of(report).rows[0]
+    assert largest.size_bytes == pytest.approx(4 * 3000**2, rel=0.01)
+    assert "maybe-live-out" in largest.what or "f32[3000,3000]" in largest.what
     (text,) = texts.glob("*jit_step.cpu_after_optimizations.txt")
     assert refusal(text).startswith("is text and no profile: `hbmwatch explain` reads logs")
 
 
 @pytest.mark.slow
 def test_a_device_memory_profile_says_what_is_live(dumped: Path) -> None:
-    """The bytes by kind, and the lines that made the most of them."""
-    assert refusal(dumped / "memory.prof") == (
+    """The bytes by kind; and by the lines and functions that made them, as rows."""
+    listing = listing_of(dumped / "memory.prof")
+    assert str(listing).removeprefix(f"{dumped / 'memory.prof'} ") == (
         "is a device memory profile, as jax.profiler.save_device_memory_profile writes it: 2 MiB "
-        "of buffers on 1 device, most of it made at train.py:11 (2 MiB), train.py:9 (11.7 KiB). It "
-        "holds no program, and so no peak; pprof shows the stacks"
+        "of buffers on 1 device when it was taken. It holds no program and no shapes, and so no "
+        "peak; pprof shows the stacks"
     )
+    assert listing.rows == (
+        Row(4 * 512 * 1024, 1, "buffer of train.py:11, in <module>"),
+        Row(4 * 3000, 1, "buffer of train.py:9, in <module>"),
+    )
+
+
+OLD_USAGE = """Total bytes used: 16777236 (16.00MiB)
+
+Allocations sorted by size:
+
+cumulative_size; total_size - cumulative_size; allocation
+------------------------------------------------------------------------------
+  12.00MiB( 60%);    4.00MiB; allocation 15: size 12.00MiB, preallocated-temp:
+  16.00MiB(100%);        20B; allocation 0: size 4.00MiB, parameter 1, shape |f32[1024,1024]|:
+  16.00MiB(100%);         0B; allocation 3: size 20B, thread-local:
+
+
+Allocations sorted by size with their values:
+allocation 15: size 12.00MiB, preallocated-temp:
+
+\tcumulative_size;       size;       offset; used_by_n_values; shapes_list
+\t------------------------------------------------------------
+\t  8.00MiB( 67%);    8.00MiB;            0;                3; 3xf32[2048,1024]
+"""
+
+
+def test_the_allocations_of_a_usage_report_are_listed(tmp_path: Path) -> None:
+    """Of an older jax, whose report names them; with a sentence on what it lacks."""
+    file = tmp_path / "module_0007.jit_step.memory-usage-report.txt"
+    file.write_text(OLD_USAGE)
+    listing = listing_of(file)
+
+    assert listing.rows == (
+        Row(12 * 2**20, None, "allocation 15: preallocated-temp"),
+        Row(4 * 2**20, None, "allocation 0: parameter 1, shape |f32[1024,1024]|"),
+        Row(20, None, "allocation 3: thread-local"),
+    )
+    assert listing.text(2) == (
+        "  12 MiB  allocation 15: preallocated-temp\n"
+        "   4 MiB  allocation 0: parameter 1, shape |f32[1024,1024]|\n"
+        "  and 1 more row; --top shows more"
+    )
+
+
+def listing_of(path: Path) -> Listing:
+    """What can be read of a file that has no program."""
+    with pytest.raises(Listing) as caught:
+        load_peak_summary(path)
+    return caught.value
 
 
 def viewer_json() -> str:
