@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,13 @@ def browser() -> Iterator[Any]:
     opened = webdriver.Chrome(options=options, service=service)
     yield opened
     opened.quit()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core, which a package for another browser driver brings."""
+    pytest.importorskip("axe_playwright_python")
+    return (importlib.resources.files("axe_playwright_python") / "axe.min.js").read_text()
 
 
 @pytest.fixture

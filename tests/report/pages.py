@@ -84,6 +84,18 @@ REPORT = OomReport(
 )
 
 
+def audit(browser: Any, axe: str) -> dict[str, Any]:
+    """What axe-core finds on a page: its violations, and how many rules hold."""
+    # Not through the page: its policy forbids a script of ours.
+    browser.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})
+    found: dict[str, Any] = browser.execute_async_script(
+        "const done = arguments[0]; axe.run(document).then((results) => done({"
+        "violations: results.violations.map((v) => [v.id, v.nodes.map((n) => n.html)]),"
+        "passes: results.passes.length}))"
+    )
+    return found
+
+
 def texts(browser: Any, selector: str) -> list[str]:
     """The texts of all elements that a selector finds."""
     script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"

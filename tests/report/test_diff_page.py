@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hbmwatch import OomMessage, OomReport, PeakOp
 from hbmwatch._report.comparison import Comparison
 from hbmwatch._report.diff_html import diff_page
 from hbmwatch._report.diff_text import diff_text
-from tests.report.pages import GIB, MIB, REPORT, op, peak, texts
+from tests.report.pages import GIB, MIB, REPORT, audit, op, peak, texts
 
 BEFORE = REPORT
 OPS: tuple[PeakOp, ...] = (
@@ -44,7 +45,7 @@ def test_the_page_tells_what_changed(browser: Any, tmp_path: Path) -> None:
         COMPARISON.verdict(),
     ]
     assert texts(browser, "header tr > *") == [
-        *("", "before", "after", "change"),
+        *("memory", "before", "after", "change"),
         *("arguments", "768 MiB", "512 MiB", "-256 MiB"),
         *("reused by outputs (donated)", "0 B", "256 MiB", "+256 MiB"),
         *("temporaries", "1.38 GiB", "1.56 GiB", "+192 MiB"),
@@ -81,6 +82,18 @@ def test_the_page_tells_what_changed(browser: Any, tmp_path: Path) -> None:
     assert texts(browser, "#groups tbody th") == ["no function", "layernew"]
     assert browser.get_log("browser") == []
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation(browser: Any, axe: str, tmp_path: Path, scheme: str) -> None:
+    """axe-core's rules for WCAG 2.2 A and AA, and its best practices, hold in both schemes."""
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    found = audit(shown(browser, tmp_path), axe)
+
+    assert found["violations"] == []
+    assert found["passes"] > 25
 
 
 def test_a_name_is_no_markup() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from typing import Any
 
 import pytest
 
-from tests.report.pages import POINTS, REPORT, Show, click, names, texts
+from tests.report.pages import POINTS, REPORT, Show, audit, click, names, texts
 
 LEFT, RIGHT, DOWN = "\ue012", "\ue014", "\ue015"
 HOME, END, ENTER, ESCAPE, TAB = "\ue011", "\ue010", "\ue007", "\ue00c", "\ue004"
@@ -21,13 +20,6 @@ VIEWS = {
 }
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The script of axe-core, which a package for another browser driver brings."""
-    pytest.importorskip("axe_playwright_python")
-    return (importlib.resources.files("axe_playwright_python") / "axe.min.js").read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
@@ -35,13 +27,7 @@ def test_axe_finds_no_violation(show: Show, axe: str, view: str, dark: bool) -> 
     """axe-core's rules for WCAG 2.2 A and AA, and its best practices, hold in both schemes."""
     browser = show(REPORT, dark=dark, address=VIEWS[view])
     click(browser, ".marks")
-    # Not through the page: its policy forbids a script of ours.
-    browser.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})
-    found = browser.execute_async_script(
-        "const done = arguments[0]; axe.run(document).then((results) => done({"
-        "violations: results.violations.map((v) => [v.id, v.nodes.map((n) => n.html)]),"
-        "passes: results.passes.length}))"
-    )
+    found = audit(browser, axe)
     assert found["violations"] == []
     assert found["passes"] > 30
 

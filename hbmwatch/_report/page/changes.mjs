@@ -22,7 +22,10 @@ function stateOf({ before, after }) {
 
 /** A bar as long as a change, compared with the largest one. */
 function bar(delta, most) {
-  const picture = draw("svg", { class: "bar", width: BAR, height: 5, "aria-hidden": "true" });
+  const picture = draw("svg", {
+    class: "bar", viewBox: `0 0 ${BAR} 5`, width: BAR, height: 5, preserveAspectRatio: "none",
+    "aria-hidden": "true",
+  });
   const width = Math.max(1, (BAR * Math.abs(delta)) / most);
   picture.append(draw("rect", { x: BAR - width, width, height: 5 }));
   return picture;

@@ -22,7 +22,7 @@ function head({ title, verdict, account, sides }) {
   const total = {
     name: "total", before_bytes: sides[0].total, after_bytes: sides[1].total, is_part: false,
   };
-  const columns = [["", ""], ...["before", "after", "change"].map((name) => [name, "size"])];
+  const columns = [["memory", ""], ...["before", "after", "change"].map((name) => [name, "size"])];
   return make("header", {},
     make("p", { class: "eyebrow" }, "hbmwatch diff"),
     make("h1", {}, title),
