@@ -51,11 +51,14 @@ def test_the_named_module_is_shown(capsys: pytest.CaptureFixture[str], profile: 
 def test_html_writes_a_page(
     capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
 ) -> None:
-    """--html leaves a page beside the text."""
+    """--html leaves a page beside the text, with the limit that it draws."""
     page = tmp_path / "peak.html"
-    status, out, _ = run(capsys, "peak", str(profile), "--html", str(page))
+    status, out, _ = run(capsys, "peak", str(profile), "--html", str(page), "--limit", "1GiB")
     assert (status, bool(out)) == (0, True)
-    assert "<title>hbmwatch: memory peak of jit_triple</title>" in page.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8")
+    assert "<title>hbmwatch: memory peak of jit_triple: needs 34.3 MiB; limit 1.00 GiB" in html
+    data = json.loads(html.partition(' id="data">')[2].partition("</script>")[0])
+    assert data["message"]["limit_bytes"] == 2**30
 
 
 def test_the_peak_is_shown_although_the_findings_fail(
