@@ -65,6 +65,8 @@ def added_by_index(graph: Graph, lengths: Set[int]) -> frozenset[int]:
         graph: The program's instructions.
         lengths: The first dimensions of the integer arguments, of which some are indices.
     """
+    if not lengths:  # it saves reading the whole program
+        return frozenset()
     return frozenset(
         length
         for nodes, edges, _ in _additions(graph)

@@ -66,12 +66,12 @@ def find(facts: ProgramFacts) -> Finding | None:
 
 def _large(pairs: Sequence[tuple[Argument, Output]]) -> list[tuple[Argument, Output]]:
     """The pairs without those of arguments of the function that are small beside the others."""
-    sizes: dict[str, int] = {}
-    for argument, _ in pairs:
-        root = path_prefix(argument.path, 1)
-        sizes[root] = sizes.get(root, 0) + argument.size_bytes
+    roots = [path_prefix(argument.path, 1) for argument, _ in pairs]
+    sizes = dict.fromkeys(roots, 0)
+    for root, (argument, _) in zip(roots, pairs):
+        sizes[root] += argument.size_bytes
     least = LEAST_SHARE * sum(sizes.values())
-    return [pair for pair in pairs if sizes[path_prefix(pair[0].path, 1)] >= least]
+    return [pair for root, pair in zip(roots, pairs) if sizes[root] >= least]
 
 
 def _is_returned(facts: ProgramFacts, argument: Argument, output: Output) -> bool:

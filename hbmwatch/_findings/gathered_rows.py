@@ -8,6 +8,7 @@ from hbmwatch._analysis.graph import elements
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import LAX_MAP
+from hbmwatch._xla.types import float_bits
 
 ADVICE = BufferAdvice(
     slug="gathered-rows",
@@ -30,6 +31,8 @@ EDGES_ADVICE = BufferAdvice(
 )
 # Each row of the array is there twice and more.
 LEAST_GROWTH = 2
+# Fewer rows do not fill a device; an index of so few may be a batch of labels.
+LEAST_EDGES = 1 << 16
 # A row with two dimensions is a matrix.
 LEAST_RANK = 3
 
@@ -51,8 +54,12 @@ def gathers_matrices(candidate: Candidate) -> bool:
 
 def is_one_per_edge(candidate: Candidate) -> bool:
     """Whether a buffer has a row for each entry of an index by which rows are added."""
-    dims = candidate.first.dims
-    return len(dims) > 1 and dims[0] in candidate.facts.once(_edges)
+    dims, facts = candidate.first.dims, candidate.facts
+    if len(dims) < 2 or dims[0] < LEAST_EDGES:
+        return False
+    # Before the whole program is read: an argument has the index.
+    indices = {a.dims[0] for a in facts.arguments if a.dims and not float_bits(a.element_type)}
+    return dims[0] in indices and dims[0] in facts.once(_edges)
 
 
 def _edges(facts: ProgramFacts) -> frozenset[int]:

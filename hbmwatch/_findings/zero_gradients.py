@@ -66,7 +66,10 @@ def _is_filled(facts: ProgramFacts, output: Output) -> bool:
     for _ in range(MOST_MOVES):
         if current is None:
             return False
-        current = graph.root(current)
+        if graph.fused(current) is not None:
+            if current.operand_ids:
+                return False
+            current = graph.root(current)
         if current.opcode == "broadcast":
             number = graph.first(current)
             return number is not None and number.opcode == "constant"

@@ -37,10 +37,10 @@ def test_an_index_that_copies_matrices(table: Sequence[int], count: int, slug: s
 @pytest.mark.parametrize(
     ("edges", "features", "context", "slug"),
     [
-        (4096, 64, "jit(f)/", "gathered-rows"),
-        (2048, 64, "jit(f)/", None),
-        (4096, 1, "jit(f)/", None),
-        (4096, 64, "jit(f)/transpose(jvp())/", None),
+        (65536, 64, "jit(f)/", "gathered-rows"),
+        (32768, 64, "jit(f)/", None),
+        (65536, 1, "jit(f)/", None),
+        (65536, 64, "jit(f)/transpose(jvp())/", None),
     ],
     ids=["all edges", "other rows", "a histogram", "the gradient of a lookup"],
 )
@@ -48,11 +48,12 @@ def test_rows_that_are_selected_and_added_by_index(
     edges: int, features: int, context: str, slug: str | None
 ) -> None:
     """As segment_sum adds the messages of a graph's edges to its nodes."""
-    hlo = Hlo()
+    hlo, rows = Hlo(), gathered_rows.LEAST_EDGES
     nodes = hlo.parameter(128, 64, path="nodes")
+    hlo.parameter(rows, dtype=S32, path="index")
     index = hlo.parameter(edges, dtype=S32, path="edges")
     hlo.add("gather", nodes, index, dims=(edges, 64), name="jit(f)/gather")
-    made = hlo.add("sort", dims=(4096, 64), name="jit(f)/sort")
+    made = hlo.add("sort", dims=(rows, 64), name="jit(f)/sort")
     added = hlo.add("slice", made, dims=(edges, features))
     total = hlo.inner()
     total.add("add", total.parameter(), total.parameter())
@@ -60,4 +61,20 @@ def test_rows_that_are_selected_and_added_by_index(
         "scatter", nodes, index, added, dims=(128, 64), name=f"{context}scatter-add", calls=total
     )
 
+    assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(("edges", "slug"), [(65536, "gathered-rows"), (65535, None)])
+def test_a_batch_of_labels_is_no_edges(edges: int, slug: str | None) -> None:
+    """Below 65536 rows the whole program is not read for it."""
+    hlo = Hlo()
+    nodes = hlo.parameter(128, 8, path="nodes")
+    index = hlo.parameter(edges, dtype=S32, path="edges")
+    made = hlo.add("gather", nodes, index, dims=(edges, 8), name="jit(f)/gather")
+    total = hlo.inner()
+    total.add("add", total.parameter(), total.parameter())
+    sums = hlo.parameter(128, 8, path="sums")
+    hlo.add("scatter", sums, index, made, dims=(128, 8), name="jit(f)/scatter-add", calls=total)
+
+    assert gathered_rows.LEAST_EDGES == 65536
     assert classified(hlo.facts((made,))) == slug
