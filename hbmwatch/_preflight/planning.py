@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jax.extend.core import Literal
 
@@ -138,21 +138,37 @@ class Search:
     # --- several changes --------------------------------------------------------------------------
 
     def _together(self, base: Tried, changes: Sequence[Change]) -> bool:
-        """Make changes on top of the one that gained most; True if some fit together."""
-        before = base
+        """Make changes on top of those that gained most; True if some fit together."""
+        best = self._lowest(base)
         for _ in range(_MOST_TOGETHER - 1):
-            best = self._lowest(before)
             if best is None:
-                return False
-            names = {change.name for change, _ in best.steps}
-            for change in changes:
-                if change.name not in names and self._tries.left_s > 0:
-                    if any(tried.fit.fits for tried in self._one(best, change)):
-                        return True
-            before = best
+                break
+            if self._on_top(best, changes):
+                return True
+            best = self._lowest(best)
+        # A checkpoint is made before the program is rewritten, and may gain nothing by itself.
+        again = self._lowest(base, lambda change, edit: edit.traces_again, gains=False)
+        return again is not None and self._on_top(again, changes)
+
+    def _on_top(self, before: Tried, changes: Sequence[Change]) -> bool:
+        """Make each change that was not made yet on top of others; True if one fits."""
+        names = {change.name for change, _ in before.steps}
+        if any(tried.steps[:-1] == before.steps for tried in self._tries.done):
+            return False
+        for change in changes:
+            is_new = change.name not in names or change.stacks
+            if is_new and self._tries.left_s > 0:
+                if any(tried.fit.fits for tried in self._one(before, change)):
+                    return True
         return False
 
-    def _lowest(self, before: Tried) -> Tried | None:
+    def _lowest(
+        self,
+        before: Tried,
+        wanted: Callable[[Change, Edit], bool] = lambda change, edit: True,
+        *,
+        gains: bool = True,
+    ) -> Tried | None:
         """The try on top of a call with the lowest peak, if it gained enough."""
         known = [
             (tried.fit.peak_bytes, tried.number, tried)
@@ -160,11 +176,12 @@ class Search:
             if tried.fit.peak_bytes is not None
             and tried.steps[: len(before.steps)] == before.steps
             and len(tried.steps) == len(before.steps) + 1
+            and wanted(*tried.steps[-1])
         ]
         if not known:
             return None
         _, _, best = min(known, key=lambda each: each[:2])
-        return best if _gains(before, best) else None
+        return best if not gains or _gains(before, best) else None
 
     # --- the proof --------------------------------------------------------------------------------
 

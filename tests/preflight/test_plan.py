@@ -72,6 +72,7 @@ def test_what_was_not_tried_has_a_reason() -> None:
         "state-sharding": "no argument is on a mesh of several devices",
         "sharding": "no argument is on a mesh of several devices",
         "in-loop": "no loop alone reads what is fetched from the host, or widened, in front of it",
+        "inner-pieces": "the step fits with an earlier change",
         "constraint": "the step fits with an earlier change",
         "host-outputs": "the step fits with an earlier change",
         "host-state": "the step fits with an earlier change",

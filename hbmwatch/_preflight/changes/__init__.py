@@ -9,6 +9,7 @@ from hbmwatch._preflight.changes.constraints import CONSTRAINTS
 from hbmwatch._preflight.changes.donation import DONATION
 from hbmwatch._preflight.changes.dtype import BFLOAT16, KEPT_DTYPE
 from hbmwatch._preflight.changes.host import HOST_OUTPUTS, HOST_STATE
+from hbmwatch._preflight.changes.in_bodies import BODIES
 from hbmwatch._preflight.changes.in_loop import IN_LOOP
 from hbmwatch._preflight.changes.in_pieces import PIECES
 from hbmwatch._preflight.changes.shard_arguments import SHARDING, STATE_SHARDING
@@ -23,6 +24,7 @@ CHANGES: tuple[Change, ...] = (
     IN_LOOP,
     CHECKPOINT,
     PIECES,
+    BODIES,
     CONSTRAINTS,
     HOST_OUTPUTS,
     HOST_STATE,

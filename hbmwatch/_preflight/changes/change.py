@@ -27,6 +27,8 @@ class Edit:
 
     # Whether a later edit may name values of the program that this one makes.
     numbers_values: ClassVar[bool] = False
+    # Whether it traces the user's step again, so that no earlier edit may rewrite the program.
+    traces_again: ClassVar[bool] = False
 
     what: str
     code: str
@@ -89,6 +91,7 @@ class Change:
         repeats: Whether more of its edits are worth a try after one has fitted.
         frees_arguments: Whether it can help where the arguments and the outputs alone are too
             large.
+        stacks: Whether it may be made once more on top of itself.
         stays: Whether the changes after it are made on top of it, because without it a compile
             takes too long.
     """
@@ -100,3 +103,4 @@ class Change:
     repeats: bool = False
     frees_arguments: bool = False
     stays: bool = False
+    stacks: bool = False

@@ -18,6 +18,7 @@ class Checkpoint(Edit):
     """The step with jax.checkpoint at a place."""
 
     numbers_values = True
+    traces_again = True
 
     placement: Placement
 

@@ -15,15 +15,15 @@ from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.sources import source_of
 from hbmwatch._preflight.pieces import Refused, Rewritten, Seed, rewrite, seeds
 
-_COUNTS = (4, 16, 64, 256, 1024)
+COUNTS = (4, 16, 64, 256, 1024)
 # How many cuts are rewritten for each number of pieces, and how many of them are compiled.
 _MOST_SEEDS = 20
 _MOST_COMPILES = 2
 # More pieces are tried only while each step gains this share of the peak.
-_LEAST_GAIN = 0.03
+LEAST_GAIN = 0.03
 _MOST_CPU_S = 8.0
 _TILE_ROWS = 8
-_TOGETHER = {True: "add up the sums of the pieces", False: "put the results together"}
+TOGETHER = {True: "add up the sums of the pieces", False: "put the results together"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         raise NothingToChange(str(refused)) from refused
     lowest: int | None = facts.peak_bytes if facts is not None else None
     refusals: list[str] = []
-    for count in _COUNTS:
+    for count in COUNTS:
         found = _ranked(call, cuts, count, strided, refusals)
-        if not found and count == _COUNTS[0]:
+        if not found and count == COUNTS[0]:
             raise NothingToChange(refusals[0] if refusals else "no dimension can be cut")
         peaks: list[int] = []
         for edit in found[:_MOST_COMPILES]:
@@ -72,7 +72,7 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
                 return
             if fit is not None and fit.peak_bytes is not None:
                 peaks.append(fit.peak_bytes)
-        if lowest is not None and (not peaks or min(peaks) > (1 - _LEAST_GAIN) * lowest):
+        if lowest is not None and (not peaks or min(peaks) > (1 - LEAST_GAIN) * lowest):
             return
         lowest = min(peaks, default=lowest)
 
@@ -94,10 +94,10 @@ def _ranked(
     seen: set[tuple[Any, ...]] = set()
     for number, seed in enumerate(cuts):
         # A shorter dimension is cut into its elements, once.
-        if seed.size * _COUNTS[0] <= count or (found and time.process_time() > until):
+        if seed.size * COUNTS[0] <= count or (found and time.process_time() > until):
             continue
         try:
-            rewritten = rewrite(call.jaxpr, seed, _pieces(seed.size, count), strided=strided)
+            rewritten = rewrite(call.jaxpr, seed, even_pieces(seed.size, count), strided=strided)
         except Refused as refused:
             refusals.append(str(refused))
             continue
@@ -109,7 +109,7 @@ def _ranked(
     return [edit for _, _, edit in sorted(found, key=lambda each: each[:2])]
 
 
-def _pieces(size: int, count: int) -> int:
+def even_pieces(size: int, count: int) -> int:
     """How many pieces to cut a dimension into: about `count`, so that it is divided evenly.
 
     Pieces of whole tiles of a TPU come first, because they can be put together without a copy.
@@ -144,7 +144,7 @@ def _counted(along: str, pieces: int, adds: bool) -> dict[str, Any]:
     return {
         "what": f"{pieces} pieces along {along}",
         "code": f"compute in {pieces} pieces along {along}, one after another (jax.lax.scan or "
-        f"jax.lax.map), and {_TOGETHER[adds]}",
+        f"jax.lax.map), and {TOGETHER[adds]}",
         "cost": pieces,
         "pieces": pieces,
         "adds": adds,
@@ -158,4 +158,5 @@ PIECES = Change(
     "floats narrower than float32 add up in float32",
     _edits,
     repeats=True,
+    stacks=True,
 )

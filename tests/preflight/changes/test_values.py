@@ -30,6 +30,8 @@ REFUSES = {
         "front of it"
         for place in ("one", "mesh")
     },
+    ("inner-pieces", "one"): "the program has no loop and no checkpoint",
+    ("inner-pieces", "mesh"): "the program has no loop and no checkpoint",
     ("host-outputs", "one"): "no output is large, or all large ones replace donated arguments",
     ("host-outputs", "mesh"): "no output is large, or all large ones replace donated arguments",
 }
