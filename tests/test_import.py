@@ -56,3 +56,23 @@ def test_another_name_is_an_attribute_error() -> None:
     """The lazy module answers as any module does."""
     with pytest.raises(AttributeError, match="module 'hbmwatch' has no attribute 'watch'"):
         _ = importlib.import_module("hbmwatch").watch
+
+
+STEP = """
+import sys, jax, jax.numpy as jnp
+from hbmwatch import watch_hbm
+step = watch_hbm(lambda x: x + 1, logdir="xprof", on_oom="exit")
+step(jnp.ones(8))
+names = [name.split(".") for name in sys.modules if name.startswith("hbmwatch._")]
+print(sorted({room for _, room, *_ in names}), *sorted(m for _, r, *m in names if r == "_report"))
+print([name for name in sys.modules if "fold" in name or name == "fsspec"])
+"""
+
+
+@pytest.mark.slow
+def test_a_step_that_succeeds_loads_nothing_of_reports_and_jobs() -> None:
+    """It loads the watch, and what a failure needs if no file can be opened: no fold, no store."""
+    ran = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
+
+    rooms = ["_explain", "_jax", "_records", "_report", "_version", "_watch"]
+    assert ran.stdout == f"{rooms} [] ['text']\n[]\n"
