@@ -24,14 +24,15 @@ class Command:
         purpose: What the command does, in lower case: "show the memory peak of ...".
         examples: Lines that a reader of its help can type.
         add_arguments: Adds the command's arguments to its parser.
-        run: Does what the arguments ask for, and returns the exit status.
+        run: Does what the arguments ask for, and returns the exit status; or returns the user's own
+            program, which then runs without what `main` does around a command.
     """
 
     name: str
     purpose: str
     examples: tuple[str, ...]
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    run: Callable[[argparse.Namespace], int | Callable[[], int]]
 
     @property
     def epilog(self) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hbmwatch._cli import budget, demo, diff, explain, fits, fold, largest, peak, plan, run, show
 from hbmwatch._cli.command import (
@@ -65,14 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, as the help lists them.
     """
-    with contextlib.suppress(AttributeError):  # a replaced stdout need not have it
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    usual = getattr(sys.stdout, "errors", None)
+    _set_stdout_errors("replace")
     try:
-        if sys.stdout is None:  # the process was started with it closed
-            raise CommandError("cannot write: stdout is closed")
         options = _parser().parse_args(argv)
-        status: int = options.run(options)
-        sys.stdout.flush()
+        if sys.stdout is None and options.run is not run.COMMAND.run:  # as the process was started
+            raise CommandError("cannot write: stdout is closed")
+        status: int | Callable[[], int] = options.run(options)
+        if isinstance(status, int):
+            sys.stdout.flush()
+            return status
     except (ProfileError, CommandError) as error:
         print_on_stderr(str(error))
         return UNUSABLE
@@ -84,7 +86,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
-    return status
+    _set_stdout_errors(usual)
+    try:
+        return status()
+    except CommandError as error:
+        print_on_stderr(str(error))
+        return UNUSABLE
+
+
+def _set_stdout_errors(errors: str | None) -> None:
+    """Choose what becomes of characters that stdout cannot encode."""
+    with contextlib.suppress(AttributeError):  # a replaced stdout need not have it
+        sys.stdout.reconfigure(errors=errors)  # type: ignore[union-attr]
 
 
 def _parser() -> Parser:

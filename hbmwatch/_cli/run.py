@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
-import runpy
-import signal
+import functools
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
 
-from hbmwatch._cli.command import DONE, FAILED, Command, CommandError
+from hbmwatch._cli.command import DONE, Command, CommandError
 from hbmwatch._cli.console import look_of, print_on_stderr, write_text
+from hbmwatch._cli.program import programs_frames, run_module, run_script
 from hbmwatch._report.text import report_text
-
-_BEFORE_THE_SCRIPT = (runpy.__file__, __file__)
+from hbmwatch._watch.switch import is_disabled
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,47 +25,69 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
-    """Run the program as `python SCRIPT ARGS` does, and show the report of an OOM."""
-    if not options.is_module and not Path(options.script).is_file():
-        raise CommandError(f"there is no file {options.script}")
-    sys.argv = [options.script, *options.arguments]
-    # `hbmwatch` put its own folder, or "", first; `python` puts the script's there.
-    first = os.getcwd() if options.is_module else str(Path(options.script).resolve().parent)
-    sys.path.insert(0, first)
+def _run(options: argparse.Namespace) -> Callable[[], int]:
+    """The program, which runs as `python SCRIPT ARGS` does."""
     try:
-        _execute(options)
-    except SystemExit:
+        is_disabled()
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return functools.partial(_program, options)
+
+
+def _program(options: argparse.Namespace) -> int:
+    """Run the program, and leave an error of it to the interpreter, with our report of an OOM."""
+    sys.argv = [options.script, *options.arguments]
+    error: BaseException
+    try:
+        (run_module if options.is_module else run_script)(options.script)
+        return DONE
+    except (CommandError, SystemExit):
         raise
-    except KeyboardInterrupt as error:
-        _print_as_python(error)
-        return _interrupted()
-    except BaseException as error:
-        _show(error, options)
-        return FAILED
-    return DONE
+    except Exception as raised:
+        error = _explained(raised, options.logdir)
+    except BaseException as raised:
+        error = raised
+    sys.excepthook = functools.partial(_print_error, options, sys.excepthook)
+    raise error
 
 
-def _execute(options: argparse.Namespace) -> None:
-    """Run the program inside a watch."""
+def _explained(error: Exception, logdir: str | None) -> BaseException:
+    """The error as the end of a watch raises it.
+
+    The program runs without the watch, which would import jax before the program has chosen its
+    settings: a block that does not wait for arrays does its work at the end.
+    """
+    if "jax" not in sys.modules:
+        return error
     from hbmwatch._watch.decorator import watch_hbm
 
-    with watch_hbm(logdir=options.logdir, sync="never"):
-        if options.is_module:
-            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(os.path.abspath(options.script), run_name="__main__")
+    try:
+        with watch_hbm(logdir=logdir, sync="never"):
+            raise error
+    except BaseException as explained:
+        return explained
 
 
-def _show(error: BaseException, options: argparse.Namespace) -> None:
-    """Print an OOM as its report, any other error as Python does; write the page of a report."""
-    from hbmwatch._explain.errors import HbmOomError, report_of
+def _print_error(
+    options: argparse.Namespace,
+    hook: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    frames: TracebackType | None,
+) -> None:
+    """Print an OOM as its report, any other error as without us; write the page of a report."""
+    report = None
+    # To import anything now would make the interpreter forget that it ends by KeyboardInterrupt.
+    if "jax" in sys.modules and isinstance(error, Exception):
+        from hbmwatch._explain.errors import HbmOomError, report_of
 
-    report = report_of(error)
-    if isinstance(error, HbmOomError):
-        print(report_text(error.report, look=look_of(options, sys.stderr)), file=sys.stderr)
+        report = report_of(error)
+        in_place = isinstance(error, HbmOomError) and hook is sys.__excepthook__
+    if report is not None and in_place:
+        print(report_text(report, look=look_of(options, sys.stderr)), file=sys.stderr)
     else:  # the report is among its notes, or those of its cause
-        _print_as_python(error)
+        frames = programs_frames(frames)
+        hook(kind, error.with_traceback(frames), frames)
     if options.html is None or report is None:
         return
     try:
@@ -76,29 +96,6 @@ def _show(error: BaseException, options: argparse.Namespace) -> None:
         print_on_stderr(str(failed))
     else:
         print_on_stderr(f"the report is in {options.html}")
-
-
-def _print_as_python(error: BaseException) -> None:
-    """Print an uncaught exception as the interpreter does, from the script's frames on."""
-    frames = error.__traceback__
-    while frames is not None and _is_ours(frames):
-        frames = frames.tb_next
-    sys.excepthook(type(error), error.with_traceback(frames), frames)
-
-
-def _is_ours(frames: TracebackType) -> bool:
-    """Whether the frame is of this command or of runpy, which lie above the script's."""
-    name = frames.tb_frame.f_code.co_filename
-    return name in _BEFORE_THE_SCRIPT or name == "<frozen runpy>"
-
-
-def _interrupted() -> int:
-    """End by SIGINT, as Python does after KeyboardInterrupt, so that a shell script stops too."""
-    if os.name == "posix":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGINT)
-    return 130
 
 
 COMMAND = Command(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import signal
+import re
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,15 +15,64 @@ from tests.cli.support import run_in_child
 
 pytestmark = pytest.mark.slow
 
-# What a script can see of how it was started.
-SEEN = """
-import multiprocessing, os, pickle, sys
+# What a script can see of how it was started, and of how it ends.
+PROGRAMS = {
+    "what it sees": """
+import multiprocessing.spawn, os, pickle, sys
 class Here: pass
-print(__name__, sys.argv[1:], os.path.basename(sys.argv[0]), os.path.basename(__file__))
-print(sys.modules["__main__"].__file__ == __file__)
-print(type(pickle.loads(pickle.dumps(Here()))) is Here)
-print(sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
-"""
+print(__name__, sys.argv, __file__, __spec__, __package__, __doc__, sorted(globals()), __loader__)
+print(vars(sys.modules["__main__"]) is globals(), type(__builtins__), sys.path, sys.stdout.errors)
+print(type(pickle.loads(pickle.dumps(Here()))) is Here, "jax" in sys.modules, sys.excepthook)
+print({k: v for k, v in multiprocessing.spawn.get_preparation_data("x").items() if "main" in k})
+""",
+    "exit handlers": """
+import atexit, sys, threading, time
+class Last:
+    def __del__(self):
+        print("freed", flush=True)
+last = Last()
+def handler():
+    print("handler", sys.modules["__main__"].__dict__ is globals(), last is not None)
+atexit.register(handler)
+def thread():
+    time.sleep(0.1)
+    print("thread", sys.modules["__main__"].__dict__ is globals())
+threading.Thread(target=thread).start()
+print("end of main")
+""",
+    "status": "import sys; sys.exit(7)",
+    "a sentence": "import sys; sys.exit('a sentence')",
+    "an error": "import atexit; atexit.register(print, 'bye')\ndef f():\n    1 / 0\nf()",
+    "a chain of errors": "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise OSError('second')",
+    "broken pipe": "raise BrokenPipeError('of the script')",
+    "syntax": "x = 1\nif\n",
+    "no encoding": "print('\\ud800')",
+    "its own hook": """
+import sys
+sys.excepthook = lambda kind, error, frames: print(kind, error, frames.tb_lineno, frames.tb_next)
+raise OSError("of the script")
+""",
+    "interrupted": """
+import atexit, threading, time
+atexit.register(print, "handler")
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+raise KeyboardInterrupt
+""",
+    "Ctrl-C": "import atexit, os; atexit.register(print, 'bye'); os.kill(os.getpid(), 2)",
+    "a handled Ctrl-C": """
+import os
+try:
+    os.kill(os.getpid(), 2)
+    while True: pass
+except KeyboardInterrupt:
+    print("handled")
+""",
+    "terminated": "import os; print('lost'); os.kill(os.getpid(), 15)",
+    "at once": "import os; os._exit(3)",
+    "an error in a thread": "import threading\nthreading.Thread(target=lambda: 1 / 0).start()",
+    "a closed stdout": "import os; print('lost'); os.close(1)",
+    "future": "def f(x: undefined): pass\n",  # our own modules have the annotations of the future
+}
 OOM = """
 import jax, jax.numpy as jnp, sys
 def fill(x): return jnp.broadcast_to(x[0], (2**24, 2**24)) + 1
@@ -30,43 +81,62 @@ jax.block_until_ready(jax.jit(fill)(jnp.ones(8)))
 """
 
 
-def bare(script: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """The script run by Python alone."""
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, capture_output=True, check=False, timeout=250)
+def outcome(*command: str, **options: Any) -> tuple[int, str, str]:
+    """The exit status, and what was printed to stdout and stderr, without addresses of objects."""
+    ran = subprocess.run(
+        [sys.executable, *command], capture_output=True, check=False, timeout=250, **options
+    )
+    out, err = (re.sub("0x[0-9a-f]+", "0x", text.decode()) for text in (ran.stdout, ran.stderr))
+    return ran.returncode, out, err
 
 
-def test_a_script_sees_what_it_sees_without(tmp_path: Path) -> None:
-    """Its name, arguments, path and main module."""
-    script = tmp_path / "seen.py"
-    script.write_text(SEEN)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_script_runs_as_without(name: str, tmp_path: Path) -> None:
+    """What it sees, prints and does at its end, its exit status, and the traceback of an error."""
+    (tmp_path / "script.py").write_text(PROGRAMS[name])
+    arguments = ["script.py", "--steps", "3", "-m"]
 
-    ran = run_in_child("run", str(script), "--steps", "3", "-m")
+    ran = outcome("-m", "hbmwatch", "run", *arguments, cwd=tmp_path)
 
-    expected = bare(script, "--steps", "3", "-m").stdout
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, expected, b"")
-    assert expected == b"__main__ ['--steps', '3', '-m'] seen.py seen.py\nTrue\nTrue\nTrue\n"
+    assert ran == outcome(*arguments, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("import sys; sys.exit(7)", 7),
-        ("import sys; sys.exit('a sentence')", 1),
-        ("raise OSError('of the script')", 1),
-        ("def f():\n    1 / 0\nf()", 1),
-        ("raise KeyboardInterrupt", -signal.SIGINT),
-    ],
-)
-def test_a_script_ends_as_it_ends_without(code: str, status: int, tmp_path: Path) -> None:
-    """With its exit status, and the traceback of its own frames."""
-    script = tmp_path / "ends.py"
-    script.write_text(code)
+@pytest.mark.parametrize("name", ["what it sees", "exit handlers", "an error", "interrupted"])
+def test_a_module_runs_as_without(name: str, tmp_path: Path) -> None:
+    """A module of a package, and a package with a main module, as with python -m."""
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(PROGRAMS[name])
+    (package / "__main__.py").write_text(PROGRAMS[name])
+    for module in ("pkg.train", "pkg"):
+        arguments = ["-m", module, "--steps", "3"]
 
-    ran, expected = run_in_child("run", str(script)), bare(script)
+        ran = outcome("-m", "hbmwatch", "run", *arguments, cwd=tmp_path)
 
-    assert (ran.returncode, expected.returncode) == (status, status)
-    assert ran.stderr == expected.stderr
+        expected = outcome(*arguments, cwd=tmp_path)
+        assert (ran[:2], ran[2]) == (expected[:2], without_runpy(expected[2]))
+
+
+def without_runpy(traceback: str) -> str:
+    """A traceback without the frames of runpy, which python -m prints."""
+    return re.sub(r'  File "<frozen runpy>", line \d+, in \w+\n', "", traceback)
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_folder_and_an_archive_run_as_without(kind: str, tmp_path: Path) -> None:
+    """By their main module."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "__main__.py").write_text(PROGRAMS["what it sees"])
+    name = "app"
+    if kind == "archive":
+        zipapp.create_archive(folder, tmp_path / "app.pyz")
+        name = "app.pyz"
+
+    ran = outcome("-m", "hbmwatch", "run", name, "--steps", cwd=tmp_path)
+
+    assert ran == outcome(name, "--steps", cwd=tmp_path)
 
 
 def test_an_oom_prints_the_report_in_place_of_frames(tmp_path: Path) -> None:
@@ -83,18 +153,6 @@ def test_an_oom_prints_the_report_in_place_of_frames(tmp_path: Path) -> None:
     assert "the report is in oom.html" in err
     assert (tmp_path / "oom.html").read_text().startswith("<!doctype html>")
     assert len(list((tmp_path / "logs").rglob("report.json"))) == 1
-
-
-def test_a_module_runs_by_name(tmp_path: Path) -> None:
-    """As with python -m."""
-    package = tmp_path / "pkg"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "train.py").write_text("import sys\nprint(__name__, __package__, sys.argv[1:])\n")
-
-    ran = run_in_child("run", "-m", "pkg.train", "--steps", "3", cwd=tmp_path)
-
-    assert (ran.returncode, ran.stdout) == (0, b"__main__ pkg ['--steps', '3']\n")
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
