@@ -5,38 +5,57 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from types import CodeType, TracebackType
 from typing import Any
 
 from hbmwatch._explain.holders import local_variables
 from hbmwatch._records.libraries import is_library
 
+_JAX = re.compile(r"[/\\](?:jax|jaxlib|hbmwatch)[/\\]")
 _LONGEST_CALL = 10_000  # characters
 
 
 def failing_frame(frames: TracebackType | None) -> TracebackType | None:
     """The innermost frame of a traceback that is in the user's code; None if there is none."""
+    return _innermost(frames, lambda file: not is_library(file))
+
+
+def called_functions(frames: TracebackType | None) -> list[object]:
+    """The functions that the failing expression calls, else their names.
+
+    The expression is that of the user's code, and the last one before JAX's: a library may call
+    the jitted function. In `train(x).block_until_ready()` the functions are "block_until_ready" and
+    what `train` stands for. Nothing is evaluated: a name is looked up, an attribute in its object's
+    dict.
+
+    Args:
+        frames: The traceback of the error.
+    """
+    callers = failing_frame(frames), _innermost(frames, lambda file: not _JAX.search(file))
+    return [
+        function
+        for failing in dict.fromkeys(callers)
+        if failing is not None
+        for function in _functions(failing)
+    ]
+
+
+def _innermost(
+    frames: TracebackType | None, is_wanted: Callable[[str], bool]
+) -> TracebackType | None:
+    """The innermost frame whose file is wanted; None if there is none."""
     found = None
     while frames is not None:
-        if not is_library(f"{frames.tb_frame.f_code.co_filename}:{frames.tb_lineno}"):
+        if is_wanted(frames.tb_frame.f_code.co_filename):
             found = frames
         frames = frames.tb_next
     return found
 
 
-def called_functions(frames: TracebackType | None) -> list[object]:
-    """The functions that the failing expression of the user's code calls, else their names.
-
-    In `train(x).block_until_ready()` these are "block_until_ready" and what `train` stands for.
-    Nothing is evaluated: a name is looked up, an attribute in its object's dict.
-
-    Args:
-        frames: The traceback of the error.
-    """
-    failing = failing_frame(frames)
-    if failing is None:
-        return []
+def _functions(failing: TracebackType) -> list[object]:
+    """The functions that the expression calls which a frame was evaluating."""
     calls = [node for node in ast.walk(_expression(failing)) if isinstance(node, ast.Call)]
     variables = {**failing.tb_frame.f_globals, **local_variables(failing.tb_frame)}
     return [_function(call.func, variables) for call in calls]
