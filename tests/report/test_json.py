@@ -108,7 +108,7 @@ def test_every_report_that_is_accepted_can_be_shown(report: OomReport) -> None:
 
     assert all(line.isprintable() for line in shown.split("\n"))
     assert stored.to_html().encode("utf-8").endswith(b"</html>\n")
-    assert stored._repr_html_().encode("utf-8").startswith(b"<iframe ")
+    assert stored._repr_html_().encode("utf-8").startswith(b"<div>\n<iframe ")
     assert all(isinstance(value, (int, float)) for value in stored.scalars().values())
     assert re.fullmatch("[0-9a-f]{16}", stored.fingerprint())
 

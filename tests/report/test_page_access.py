@@ -38,6 +38,7 @@ def focused(browser: Any) -> str:
     return str(browser.execute_script(script))
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_all_that_answers(show: Show) -> None:
     """Tab goes through findings, chart, grouping, map, inspector, filter and table, in order."""
     browser = show(REPORT)

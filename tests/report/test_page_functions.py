@@ -68,9 +68,9 @@ def test_every_function_is_called(show: Show, browser: Any) -> None:
         click(browser, selector)
     for grouping in GROUPINGS:
         browser.find_element("css selector", f"#by option[value={grouping}]").click()
-        for selector in ("table", "map", "chart"):
-            browser.find_element("id", selector).send_keys(MOVES)
-        browser.find_element("id", "map").send_keys("\ue007" + ESCAPE)  # enter
+        browser.find_element("id", "map").send_keys(MOVES[0] + "\ue007" + ESCAPE)  # enter
+    for selector in ("table", "map", "chart"):
+        browser.find_element("id", selector).send_keys(MOVES)
     browser.execute_script("location.hash = '#at=3&in=outputs'")
     browser.execute_script("document.getElementById('scroll').dispatchEvent(new Event('scroll'))")
     browser.execute_script("document.querySelector('.close').click()")
@@ -85,7 +85,8 @@ def test_every_function_is_called(show: Show, browser: Any) -> None:
 
     assert len(called) > 150
     not_called = {name for name, is_called in called.items() if not is_called}
-    assert not_called == {"tellHeight"}  # only in a notebook's frame: see test_page_notebook
+    # Only in a notebook's frame, and only in an old browser: test_page_notebook, _structure.
+    assert not_called == {"tellHeight", "showText"}
 
 
 @pytest.mark.parametrize("label", CONTROLS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import html
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +111,22 @@ def test_without_a_script_the_text_report_is_there(show: Show) -> None:
     hidden = browser.execute_script("return document.querySelector('noscript').textContent")
     for line in str(REPORT).splitlines():
         assert html.escape(line) in hidden
+
+
+def test_where_nothing_unpacks_the_data_the_text_report_is_there(
+    browser: Any, tmp_path: Path
+) -> None:
+    """A browser from before 2023 shows the text of a report whose data is deflated."""
+    large = dataclasses.replace(REPORT, notes=("x" * 20_000,) * 60)
+    (tmp_path / "large.html").write_text(large.to_html(), encoding="utf-8")
+    without = {"source": "delete window.DecompressionStream"}
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", without)
+    try:
+        browser.get((tmp_path / "large.html").as_uri())
+        (shown,) = texts(browser, "#report pre")
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+    assert shown.splitlines()[:9] == str(large).splitlines()[:9]
 
 
 @pytest.mark.parametrize(

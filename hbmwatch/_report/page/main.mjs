@@ -31,6 +31,14 @@ async function inflate(packed) {
   return new Response(stream).text();
 }
 
+/** The report as text, where its data cannot be unpacked. */
+function showText() {
+  const text = document.querySelector("noscript").textContent;
+  const { body } = new DOMParser().parseFromString(text, "text/html");
+  $("report").append(make("pre", {}, body.textContent));
+}
+
 const data = $("data");
 if (data.type === "application/json") show(readReport(JSON.parse(data.textContent)));
+else if (!("DecompressionStream" in window)) showText();
 else inflate(data.textContent).then((text) => show(readReport(JSON.parse(text))));
