@@ -122,3 +122,10 @@ def hover(browser: Any, selector: str) -> None:
     element = browser.find_element("css selector", selector)
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
     ActionChains(browser).move_to_element(element).perform()
+
+
+def wait(browser: Any) -> Any:
+    """Waits for what a browser will show."""
+    from selenium.webdriver.support.wait import WebDriverWait  # not at the top: pages need none
+
+    return WebDriverWait(browser, 60)

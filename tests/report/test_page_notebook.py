@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hbmwatch import OomReport
-from tests.report.pages import MESSAGE, REPORT, names, op, peak, texts
+from tests.report.pages import MESSAGE, REPORT, names, op, peak, texts, wait
 
 
 def open_in_a_frame(browser: Any, tmp_path: Path, cell: str) -> None:
@@ -82,10 +82,3 @@ def test_where_no_script_runs_the_text_and_a_picture_are_shown(
         "Memory curve of the program: peak 2.13 GiB, limit 2.00 GiB"
     )
     assert picture.get_property("naturalWidth") == 900
-
-
-def wait(browser: Any) -> Any:
-    """Waits for what a browser will show."""
-    from selenium.webdriver.support.wait import WebDriverWait  # not at the top: pages need none
-
-    return WebDriverWait(browser, 60)
