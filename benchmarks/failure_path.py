@@ -46,7 +46,7 @@ ENVIRONMENT = {  # what libtpu needs to compile on a machine without a TPU
 # Each function is timed under the name by which its caller finds it.
 PHASES: dict[str, list[tuple[Any, str]]] = {
     "capture": [(profiler, "collect"), (dump, "dump")],
-    "read": [(capture, "_choose_program"), (capture, "read_modules"), (build, "peak_summary")],
+    "read": [(capture, "choose_program"), (capture, "read_modules"), (build, "peak_summary")],
     "findings": [
         (conclude, "find_findings"),
         (conclude, "rollup"),
