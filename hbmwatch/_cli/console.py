@@ -45,7 +45,7 @@ def look_of(options: argparse.Namespace, stream: TextIO | None = None) -> Look:
     stream = stream or sys.stdout
     color = options.color == "always" or (options.color == "auto" and _may_have_color(stream))
     width = PLAIN.width
-    if stream.isatty() and (columns := _columns(stream)):
+    if _is_terminal(stream) and (columns := _columns(stream)):
         width = min(max(columns, _NARROWEST), _WIDEST)
     return Look(width, color, bars=color and _can_print_bars(stream))
 
@@ -63,12 +63,18 @@ def _may_have_color(stream: TextIO) -> bool:
     said = os.environ.get
     if said("NO_COLOR"):  # https://no-color.org
         return False
-    return stream.isatty() and not said("CI") and said("TERM") != "dumb"
+    return _is_terminal(stream) and not said("CI") and said("TERM") != "dumb"
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    """Whether a stream is a terminal; what replaces stdout need not be able to say."""
+    isatty = getattr(stream, "isatty", None)
+    return isatty is not None and isatty()
 
 
 def _can_print_bars(stream: TextIO) -> bool:
     try:
-        "█▏".encode(stream.encoding or "ascii")
+        "█▏".encode(getattr(stream, "encoding", None) or "ascii")
     except (LookupError, UnicodeEncodeError):
         return False
     return True
@@ -82,7 +88,7 @@ def print_wrapped(text: object, options: argparse.Namespace) -> None:
     look = look_of(options)
     for line in str(text).split("\n"):
         lines = [line]
-        if sys.stdout.isatty() and not line.lstrip().startswith("write: "):
+        if _is_terminal(sys.stdout) and not line.lstrip().startswith("write: "):
             indent = " " * (len(line) - len(line.lstrip()))
             lines = textwrap.wrap(
                 line.lstrip(),

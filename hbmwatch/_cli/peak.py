@@ -14,7 +14,14 @@ from hbmwatch._cli.command import (
     add_json_option,
     add_peak_options,
 )
-from hbmwatch._cli.console import look_of, print_json, print_on_stderr, progress, write_text
+from hbmwatch._cli.console import (
+    look_of,
+    print_json,
+    print_on_stderr,
+    print_wrapped,
+    progress,
+    write_text,
+)
 from hbmwatch._cli.steps import size
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
@@ -74,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     except Listing as listing:
         if options.json or options.html is not None or limit is not None:
             raise
-        print(listing.text(options.top))
+        print_wrapped(listing.text(options.top), options)
         print_on_stderr(str(listing))
         return DONE
     if options.html is not None:

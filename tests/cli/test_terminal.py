@@ -15,7 +15,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 import pytest
 
@@ -129,6 +129,18 @@ def test_a_pipe_gets_the_plain_text(
     """Unless --color=always asks for more; bars only where they can be written."""
     with (tmp_path / "out").open("w", encoding=encoding) as stream:
         assert look_of(argparse.Namespace(color=color), stream) == expected
+
+
+class Written:
+    """A stdout that can do nothing but write, as an application may set it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def test_what_replaces_stdout_gets_the_plain_text() -> None:
+    """It need not know whether it is a terminal."""
+    assert look_of(argparse.Namespace(color="auto"), cast(TextIO, Written())) == PLAIN
 
 
 def test_a_pipe_gets_verdicts_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,9 @@ from hbmwatch import (
     fold_reports,
 )
 from hbmwatch._records.folded import Consequence, Figure, FoldedGroup, OtherLog, Outlier
+from hbmwatch._records.look import Look
 from hbmwatch._records.report import LiveArrays
+from hbmwatch._report.fold_text import folded_text
 
 GIB, MIB = 2**30, 2**20
 LIMIT = 16 * GIB
@@ -42,6 +44,18 @@ def live(report: OomReport, count: int) -> OomReport:
     assert report.device is not None
     groups = (LiveArrays((8,), "float32", count, 32 * count),) if count else ()
     return dataclasses.replace(report, device=dataclasses.replace(report.device, live=groups))
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_text_is_as_wide_as_asked_for(width: int) -> None:
+    """With the same words at each width, whatever is broken where."""
+    reports = [report(index, free=GIB - index * 300 * MIB) for index in range(4)]
+    lost = [Consequence("host-5.log", "the coordination service lost a task " * 5)]
+    folded = fold_reports(reports, lost)
+    text = folded_text(folded, Look(width))
+
+    assert max(map(len, text.splitlines())) <= width
+    assert text.split() == str(folded).split()
 
 
 def test_what_is_alike_is_said_once() -> None:
