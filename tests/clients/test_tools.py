@@ -22,11 +22,11 @@ TEXT = f"RESOURCE_EXHAUSTED: Out of memory allocating 1125899906842624 bytes.\n{
 
 RAY = """
 import ray
-def task():
-    watch_hbm(fill, logdir=sys.argv[1])(jnp.ones(8))
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+def task(logdir):  # a worker has another sys.argv
+    watch_hbm(fill, logdir=logdir)(jnp.ones(8))
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
 try:
-    ray.get(ray.remote(max_retries=0)(task).remote())
+    ray.get(ray.remote(max_retries=0)(task).remote(sys.argv[1]))
 except ray.exceptions.RayTaskError as error:
     assert isinstance(error.cause, HbmOomError)
     print(error.cause, error.cause.summary.module)
