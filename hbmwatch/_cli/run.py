@@ -59,10 +59,16 @@ def _explained(error: Exception, logdir: str | None) -> BaseException:
     """
     if "jax" not in sys.modules:
         return error
-    from hbmwatch._watch.decorator import watch_hbm
-
     try:
-        with watch_hbm(logdir=logdir, sync="never"):
+        from hbmwatch._watch.decorator import watch_hbm
+
+        watch = watch_hbm(logdir=logdir, sync="never")
+    except Exception as failed:  # as without a free file descriptor
+        if "emory" in str(error):
+            error.add_note(f"hbmwatch: no report: {type(failed).__name__}: {failed}")
+        return error
+    try:
+        with watch:
             raise error
     except BaseException as explained:
         return explained
@@ -77,8 +83,8 @@ def _print_error(
 ) -> None:
     """Print an OOM as its report, any other error as without us; write the page of a report."""
     report = None
-    # To import anything now would make the interpreter forget that it ends by KeyboardInterrupt.
-    if "jax" in sys.modules and isinstance(error, Exception):
+    # To load a module now would make the interpreter forget that it ends by KeyboardInterrupt.
+    if "hbmwatch._explain.errors" in sys.modules:
         from hbmwatch._explain.errors import HbmOomError, report_of
 
         report = report_of(error)

@@ -155,6 +155,34 @@ def test_an_oom_prints_the_report_in_place_of_frames(tmp_path: Path) -> None:
     assert len(list((tmp_path / "logs").rglob("report.json"))) == 1
 
 
+NO_DESCRIPTOR = """
+import jax, jax.numpy as jnp, resource, sys
+x = jnp.ones(8)
+step = jax.jit(lambda x: jnp.broadcast_to(x[0], (2**24, 2**24)) + 1).lower(x).compile()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+if sys.argv[1] == "oom":
+    step(x)
+open("data")
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [("oom", "RESOURCE_EXHAUSTED: Out of memory"), ("other", "OSError: [Errno 24]")],
+)
+def test_an_error_gets_out_without_a_free_file_descriptor(
+    step: str, error: str, tmp_path: Path
+) -> None:
+    """Nothing can be loaded then; a note on an OOM says why there is no report."""
+    (tmp_path / "train.py").write_text(NO_DESCRIPTOR)
+
+    status, out, err = outcome("-m", "hbmwatch", "run", "train.py", step, cwd=tmp_path)
+
+    assert (status, out) == (1, "")
+    assert error in err
+    assert ("\nhbmwatch: no report: OSError: " in err) == (step == "oom")
+
+
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     """Is a sentence."""
     ran = run_in_child("run", "none.py", cwd=tmp_path)
