@@ -16,7 +16,11 @@ from hbmwatch._watch.switch import is_disabled
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--logdir", metavar="DIR", help="the folder that receives the profile")
+    parser.add_argument(
+        "--logdir",
+        metavar="DIR",
+        help="the folder that receives the profile, or its address, such as gs://bucket/xprof",
+    )
     parser.add_argument("--html", metavar="FILE", help="write the report of an OOM as an HTML page")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module by name")
     parser.add_argument("script", metavar="SCRIPT", help="a Python file, or with -m a module")

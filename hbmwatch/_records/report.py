@@ -139,7 +139,7 @@ class ReportData:
         plan: What a plan found, with `watch_hbm(..., prove=...)`; "" if none was asked for.
         notes: Background that frees no memory by itself.
         missing: A sentence for each thing that is unavailable, and why.
-        logdir: The folder for `xprof --logdir`; None if no profile was kept.
+        logdir: The folder for `xprof --logdir`, or its address; None if no profile was kept.
         run: The folder of the run under it, with the profile and this report as report.json,
             report.txt and report.html; its address if the run was copied to a remote store; None
             if nothing was written.

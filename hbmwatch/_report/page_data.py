@@ -52,7 +52,7 @@ def page_data(report: ReportData, most: int | None = None) -> dict[str, Any]:
         "title": _title(report),
         "figures": _figures(report),
         "needed_bytes": needed_bytes(report),
-        "command": None if report.logdir is None else profile_command(report.logdir),
+        "command": profile_command(report) or None,
         "fingerprint": fingerprint(report),
     }
     ops = message.ops if summary is None else summary.ops

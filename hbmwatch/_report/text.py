@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.buffer_table import buffer_rows
 from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.memory_spaces import SPARSE_CORE_CODE
@@ -173,9 +175,9 @@ def report_text(report: ReportData, top: int = 10, look: Look = PLAIN) -> str:
     lines += finding_lines(report, look)
     lines += _sentences("note", report.notes, look)
     lines += _sentences("unavailable", report.missing, look)
-    if report.logdir is not None and report.summary is not None:
-        command = clean(profile_command(report.logdir), 230)
-        lines += wrapped(f"profile: {command}", whole_words=True, look=look)
+    command = profile_command(report)
+    if command and report.summary is not None:
+        lines += wrapped(f"profile: {clean(command, 230)}", whole_words=True, look=look)
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
     if report.run is not None:
         command = f"hbmwatch show {shlex.quote(report.run)}"
@@ -216,8 +218,18 @@ def _process_line(process: Process | None, look: Look) -> list[str]:
     return wrapped(sentence(", ".join(filter(None, parts))), look=look)
 
 
-def profile_command(logdir: str) -> str:
-    """The command that shows the profile in XProf."""
+def profile_command(report: ReportData) -> str:
+    """The command that shows the profile in XProf; "" if there is none that it opens.
+
+    XProf 2.24 opens folders and gs:// only: of another address, the copy on the host.
+    """
+    logdir = report.logdir
+    if logdir is None:
+        return ""
+    if remote_address(logdir) is not None and not logdir.startswith("gs://"):
+        if report.local_run is None:
+            return ""
+        logdir = str(PurePath(report.local_run).parents[2])
     return f"xprof --logdir={shlex.quote(logdir)} --port=6006"
 
 

@@ -6,6 +6,7 @@ import concurrent.futures
 import gzip
 import inspect
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -224,24 +225,42 @@ def ask(url: str, **query: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_the_run_opens_in_a_real_xprof_server(train_oom: HbmOomError) -> None:
-    """The server lists the run, and its Memory Viewer shows our peak."""
+def test_the_run_opens_in_a_real_xprof_server(train_oom: HbmOomError, tmp_path: Path) -> None:
+    """The server lists each run with all of its hosts, and its Memory Viewer shows our peak."""
     summary = peak_of(train_oom)
     module = f"jit_train({summary.program_id})"
-    with xprof_server(str(train_oom.report.logdir)) as server:
-        (run,) = ask(f"{server}/runs")
-        (host,) = ask(f"{server}/hosts", run=run, tag="memory_viewer")
-        viewer = ask(
-            f"{server}/data",
-            run=run,
-            tag="memory_viewer",
-            host=host["hostname"],
-            module_name=module,
-            memory_space=0,
-        )
+    kept = Path(str(train_oom.report.run))
+    shutil.copytree(kept, tmp_path / "plugins" / "profile" / kept.name)
+    (profile,) = kept.glob("*.xplane.pb")
+    of_hosts = tmp_path / "plugins" / "profile" / "2026_01_01_00_00_00"
+    of_hosts.mkdir()
+    names = [f"host-{number}" for number in range(3)]
+    for name in names:
+        shutil.copy(profile, of_hosts / f"{name}.xplane.pb")
+    with xprof_server(str(tmp_path)) as server:
+        runs = ask(f"{server}/runs")
+        # The page asks for the tools first; XProf extracts the modules then.
+        tools = [ask(f"{server}/run_tools", run=run) for run in sorted(runs)]
+        hosts = [ask(f"{server}/hosts", run=run, tag="memory_viewer") for run in sorted(runs)]
+        viewers = [
+            ask(
+                f"{server}/data",
+                run=run,
+                tag="memory_viewer",
+                host=host["hostname"],
+                module_name=module,
+                memory_space=0,
+            )
+            for run, (*_, host) in zip(sorted(runs), hosts, strict=True)
+        ]
 
-    assert viewer["peakHeapMib"] * 2**20 == summary.peak_bytes
-    assert len(viewer["maxHeap"]) == len(summary.ops)
+    assert sorted(runs) == [of_hosts.name, kept.name]
+    assert all("memory_viewer" in of_run for of_run in tools)
+    own = profile.name.removesuffix(".xplane.pb")
+    assert [sorted(host["hostname"] for host in of_run) for of_run in hosts] == [names, [own]]
+    for viewer in viewers:
+        assert viewer["peakHeapMib"] * 2**20 == summary.peak_bytes
+        assert len(viewer["maxHeap"]) == len(summary.ops)
 
 
 def test_a_mesh_is_reported_per_device(tmp_path: Path) -> None:
