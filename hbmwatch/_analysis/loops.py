@@ -129,12 +129,27 @@ class LoopBuffers:
             slice_of = self.graph.root(update)
             length = self._length(slice_of) if slice_of.opcode == "dynamic-update-slice" else 0
             if length > 1:
-                start = self.graph.start(loop, position)
-                given = start is not None and start.opcode == "parameter"
+                start = self._start(loop, position)
+                given = start is not None and self.graph.is_argument(start)
                 named = slice_of.metadata.op_name or update.metadata.op_name
                 context = named.rpartition("/body")[0] or loop.metadata.op_name
                 return LoopBuffer(loop, update, length, given, context)
         return None
+
+    def _start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
+        """The value that a loop carries at a position at the start of the outermost loop."""
+        current = self.graph.element(loop, position)
+        for _ in range(MOST_STEPS):
+            holder = self.graph.first(current) if current is not None else None
+            if current is None or holder is None or current.opcode not in MOVES:
+                break
+            outer = holder
+            if current.opcode == "get-tuple-element" and holder.opcode == "parameter":
+                around, _ = self.graph.loop_of(holder)
+                outer = around if around is not None else holder
+            carried = current.opcode == "get-tuple-element" and outer.opcode == "while"
+            current = self.graph.element(outer, current.tuple_index) if carried else holder
+        return current
 
     def goes_over_blocks(self, loop: HloInstructionProto) -> bool:
         """Whether a loop computes its results one after another: lax.map, or a scan without carry.

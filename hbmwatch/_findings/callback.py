@@ -19,6 +19,30 @@ ADVICE = BufferAdvice(
 )
 
 
+CHECK_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=ADVICE.prior_weight,
+    title="An error check of equinox (error_if) passes a whole buffer to the host{at}",
+    remedy="Make the call without the check, so that the values exist once: throw=False for a "
+    "solver of diffrax or optimistix, and test what it returns (Solution.result); or set the "
+    "environment variable EQX_ON_ERROR=off.",
+    link="https://docs.kidger.site/equinox/api/errors/",
+    will_not_help="jax.jit options: the check reads the values even where no error occurs",
+    reads_origin=False,
+)
+_CHECK = "error_if"
+
+
+def is_checked(candidate: Candidate) -> bool:
+    """Whether an error check of equinox reads the buffer, or made it: it returns what it checks."""
+    buffers = candidate.facts.buffers
+    if not buffers.calls_back:
+        return False
+    readers = (*candidate.uses, *buffers.readers(candidate.first))
+    names = (candidate.first.name, *(user.metadata.op_name for user in readers))
+    return any(_CHECK in name and any(word in name for word in CALLBACKS) for name in names)
+
+
 def is_sent_to_host(candidate: Candidate) -> bool:
     """Whether a callback reads the buffer."""
     buffers = candidate.facts.buffers

@@ -72,6 +72,7 @@ def _all_rows(matches: Callable[[Candidate], bool]) -> Callable[[Candidate], boo
 
 RULES = (
     Rule(constant.ADVICE, constant.is_constant),
+    Rule(callback.CHECK_ADVICE, callback.is_checked),
     Rule(callback.ADVICE, callback.is_sent_to_host),
     Rule(host_fetch.ADVICE, host_fetch.is_fetched),
     Rule(layout_copy.ADVICE, layout_copy.is_copied_state),

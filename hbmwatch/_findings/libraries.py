@@ -55,13 +55,22 @@ OFFERS = (
 
 def offered(facts: ProgramFacts, slug: str, buffers: Sequence[LiveBuffer]) -> str:
     """ " In equinox: ...", what a library in the frames of the buffers offers; "" for none."""
-    stacks = {live.op.stack: None for live in buffers}
-    for live in buffers:
-        if live.loop_buffer is not None:
-            stacks[facts.program.frames(facts.buffers.loop_buffers.written(live.loop_buffer))] = (
-                None
-            )
+    stacks = dict.fromkeys(_frames(facts, live) for live in buffers)
     lines = "\n".join(line.replace("\\", "/") for stack in stacks for line in stack)
     found = (o.text for o in OFFERS if o.slug == slug and f"-packages{o.folder}" in lines)
     text = next(found, "")
     return f" {text}" if text else ""
+
+
+def _frames(facts: ProgramFacts, live: LiveBuffer) -> Sequence[str]:
+    """The stack of what makes a buffer, or of what is inside of it or reads it; () where unknown.
+
+    Of a buffer that a loop fills, both the stack of the buffer and that of what the loop writes.
+    """
+    graph, made = facts.buffers.graph, live.instruction
+    if live.loop_buffer is not None:
+        return live.op.stack + facts.program.frames(
+            facts.buffers.loop_buffers.written(live.loop_buffer)
+        )
+    near = (made, *graph.everything_in(made), *graph.users(made))
+    return live.op.stack or next(filter(None, map(facts.program.frames, near)), ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings import classify
 from tests.findings.small import classified
 from tests.hlo import Hlo
 
@@ -21,6 +22,12 @@ def printed(opcode: str, target: str, name: str) -> ProgramFacts:
 @pytest.mark.parametrize(
     ("opcode", "target", "name", "slug"),
     [
+        (
+            "custom-call",
+            "xla_ffi_python_cpu_callback",
+            "jit(f)/branched_error_if_impl/cond/branch_1_fun/pure_callback",
+            "callback",
+        ),
         ("custom-call", "xla_ffi_python_gpu_callback", "jit(f)/debug_callback", "callback"),
         ("send", "", "jit(f)/debug_callback", "callback"),
         ("custom-call", "__cublas$gemm", "jit(f)/dot_general", None),
@@ -32,3 +39,13 @@ def test_only_what_goes_to_the_host_is_a_callback(
 ) -> None:
     """The reader sends its operand to the host, and its name or target says callback."""
     assert classified(printed(opcode, target, name)) == slug
+
+
+def test_an_error_check_of_equinox_is_told_from_a_print() -> None:
+    """It is in the solvers of diffrax; nobody finds a jax.debug.print to remove."""
+    name = "jit(f)/branched_error_if_impl/cond/branch_1_fun/pure_callback"
+    facts = printed("custom-call", "xla_ffi_python_cpu_callback", name)
+    (finding,) = classify.find(facts)
+
+    assert finding.title.startswith("An error check of equinox (error_if)")
+    assert "throw=False" in finding.remedy

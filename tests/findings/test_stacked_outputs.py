@@ -130,3 +130,29 @@ def test_the_evidence_says_how_many_steps() -> None:
     (finding,) = classify.find(hlo.facts((buffer,)))
 
     assert "8 steps of 256 KiB" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("start", "slug"), [("broadcast", "stacked-outputs"), ("copy", None)], ids=["zeros", "argument"]
+)
+def test_a_loop_in_a_loop_starts_from_what_enters_the_outer_one(
+    start: str, slug: str | None
+) -> None:
+    """As in the solvers of diffrax: the parameter of the outer body is no argument."""
+    hlo = Hlo()
+    zero = hlo.add(start, hlo.parameter(*STEPS, path="x"), dims=STEPS)
+    begin = hlo.add("tuple", zero)
+    shape = hlo.known[begin]["shape"]
+    outer, inner = hlo.inner(), hlo.inner()
+    carried = inner.add("parameter", shape=shape)
+    whole = inner.add("get-tuple-element", carried, dims=STEPS, tuple_index=0)
+    value = inner.add("exponential", dims=(1, 256, 256), name="jit(f)/while/body/while/body/exp")
+    update = inner.add("dynamic-update-slice", whole, value, dims=STEPS)
+    inner.add("tuple", update)
+    entry = outer.add("parameter", shape=shape)
+    outer_whole = outer.add("get-tuple-element", entry, dims=STEPS, tuple_index=0)
+    loop = outer.add("while", outer.add("tuple", outer_whole), shape=shape, calls=inner)
+    outer.add("tuple", outer.add("get-tuple-element", loop, dims=STEPS, tuple_index=0))
+    hlo.add("while", begin, shape=shape, calls=outer)
+
+    assert classified(hlo.facts((update,))) == slug
