@@ -14,6 +14,7 @@ from hbmwatch._findings.fitting_batch import (
     is_training_batch,
     smaller_batch,
 )
+from hbmwatch._findings.libraries import uses
 from hbmwatch._findings.phrases import ERROR_1000, at_line, either, plural
 from hbmwatch._findings.rows import rows_of_outputs
 from hbmwatch._findings.saved import is_layer_input
@@ -75,7 +76,8 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
     changes = []
     if scales:
         trains = is_training_batch(facts)
-        micro = " (accumulate gradients over micro-batches)" if trains else ""
+        how = ": optax.MultiSteps" if uses(facts, "optax") else ""
+        micro = f" (accumulate gradients over micro-batches{how})" if trains else ""
         changes.append(f"{smaller_batch(facts)}{micro}")
     elif kinds == {"output"}:
         changes.append("return less")

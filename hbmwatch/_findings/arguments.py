@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import Argument, ProgramFacts
 from hbmwatch._findings import replication
 from hbmwatch._findings.advice import Advice
+from hbmwatch._findings.libraries import uses
 from hbmwatch._findings.phrases import ERROR_1000, list_some, plural, short_paths
 from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.report import Finding
@@ -22,7 +23,7 @@ ADVICE = Advice(
 )
 
 
-def _less(largest: Sequence[Argument]) -> str:
+def _less(facts: ProgramFacts, largest: Sequence[Argument]) -> str:
     """What makes arguments smaller: a cache has the length for which it was allocated."""
     sizes: dict[str, int] = {}
     for argument in largest:
@@ -31,7 +32,11 @@ def _less(largest: Sequence[Argument]) -> str:
     if max(sizes, key=sizes.__getitem__, default="") == "cache":
         return "allocate the cache for a shorter length or fewer sequences"
     what = "optimizer state" if OPTIMIZER in sizes else "some of them"
-    return f"keep {what} in host memory"
+    smaller = ""
+    if 2 * sizes.get(OPTIMIZER, 0) >= sum(sizes.values()):
+        optax = " (optax.adafactor, optax.lion)" if uses(facts, "optax") else ""
+        smaller = f", or use an optimizer that holds less than two moments{optax}"
+    return f"keep {what} in host memory{smaller}"
 
 
 def find(facts: ProgramFacts) -> Finding | None:
@@ -57,7 +62,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         f"{format_size(total)} per device before the program computes anything. Sharded over "
         f"{devices} times as many devices, {format_size(-(-total // devices))}{narrower}.",
         remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
-        f"narrower dtype, or {_less(largest)}.",
+        f"narrower dtype, or {_less(facts, largest)}.",
         saves_bytes=total - total // devices,
         buffers=rows_of(facts, largest),
     )

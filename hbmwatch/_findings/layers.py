@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,9 +13,12 @@ from hbmwatch._analysis.places import stack_of
 from hbmwatch._findings.advice import all_bytes
 from hbmwatch._findings.phrases import at_line
 from hbmwatch._records.libraries import is_library
+from hbmwatch._records.text import unnumbered
 from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.program import Frame
 
+# The scope of a layer in the op_name of its forward pass: "jit(loss)/jvp(dense_0)/tanh".
+_SCOPE = re.compile(r"jvp\((\w*\d)\)/")
 # A function is the layer if it makes three quarters of the residuals; where that is all of the
 # forward pass, one that makes half of them.
 SHARES_OF_RESIDUALS = (0.75, 0.5)
@@ -42,8 +46,22 @@ def around(facts: ProgramFacts, buffers: Sequence[LiveBuffer], part: str) -> str
     """
     layer = find_layer(facts, buffers)
     if layer is None:
-        return f"{part}{at_line(buffers)}"
+        return f"{part}{_scopes(buffers)}{at_line(buffers)}"
     return f"`{layer.function}()`, called at {layer.called_at}"
+
+
+def _scopes(buffers: Sequence[LiveBuffer]) -> str:
+    """ " (dense_*)": the layers as a library numbers them in op_names; "" where none does.
+
+    The user's only line may be the one that runs all of the model.
+    """
+    numbered: dict[str, set[str]] = {}
+    for live in buffers:
+        scope = _SCOPE.search(live.name)
+        if scope is not None:
+            numbered.setdefault(unnumbered(scope[1]), set()).add(scope[1])
+    name = max(numbered, key=lambda name: len(numbered[name]), default="")
+    return f" ({name})" if len(numbered.get(name, ())) > 1 else ""
 
 
 def find_layer(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> Call | None:

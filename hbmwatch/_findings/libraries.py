@@ -62,6 +62,12 @@ def offered(facts: ProgramFacts, slug: str, buffers: Sequence[LiveBuffer]) -> st
     return f" {text}" if text else ""
 
 
+def uses(facts: ProgramFacts, library: str) -> bool:
+    """Whether a frame of the program is in a library."""
+    names = facts.program.proto.hlo_module.stack_frame_index.file_names
+    return any(f"-packages/{library}/" in name.replace("\\", "/") for name in names)
+
+
 def _frames(facts: ProgramFacts, live: LiveBuffer) -> Sequence[str]:
     """The stack of what makes a buffer, or of what is inside of it or reads it; () where unknown.
 

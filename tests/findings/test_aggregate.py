@@ -137,6 +137,7 @@ def test_gradients_and_a_batch_are_named_only_where_they_exist() -> None:
     assert batch.remedy.startswith("Pass fewer rows of x at a time, shard")
     assert trained.remedy.startswith("Use a smaller batch (accumulate gradients")
     assert "a batch of 403 instead of 1024 should fit" in trained.evidence
+    assert "optax" not in trained.remedy
     assert plain.remedy.startswith("Compute the largest buffers in pieces")
     assert (batch.change, plain.change) == ("half-batch", "")
 

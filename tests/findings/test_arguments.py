@@ -28,6 +28,45 @@ def test_arguments_above_the_limit_are_found(limit_mib: float, is_found: bool) -
         )
 
 
+@pytest.mark.parametrize(
+    ("moments", "file", "ending"),
+    [
+        (1, "train.py", "or keep optimizer state in host memory."),
+        (2, "train.py", "or use an optimizer that holds less than two moments."),
+        (
+            2,
+            "/site-packages/optax/transforms.py",
+            "or use an optimizer that holds less than two moments (optax.adafactor, optax.lion).",
+        ),
+        (0, "train.py", "or keep some of them in host memory."),
+    ],
+    ids=["a moment of three", "half of them", "by optax", "none"],
+)
+def test_an_optimizer_may_hold_less(moments: int, file: str, ending: str) -> None:
+    """Where its state is half of the arguments; optax's optimizers where optax is used."""
+    hlo = Hlo()
+    for number in range(4):
+        path = "opt_state" if number < moments else "params"
+        hlo.parameter(512, 512, path=f"{path}[{number}]")
+    hlo.add("negate", dims=(1,))
+    index = {"file_names": [file]}
+    finding = arguments.find(hlo.facts(message=limited(1), stack_frame_index=index))
+
+    assert finding is not None
+    assert finding.remedy.endswith(ending)
+
+
+def test_a_cache_may_be_shorter() -> None:
+    """It has the length for which it was allocated."""
+    hlo = Hlo()
+    hlo.parameter(512, 512, path="cache['k']")
+    hlo.add("negate", dims=(1,))
+    finding = arguments.find(hlo.facts(message=limited(0.5)))
+
+    assert finding is not None
+    assert finding.remedy.endswith("or allocate the cache for a shorter length or fewer sequences.")
+
+
 @pytest.mark.parametrize(("limit_mib", "is_found"), [(2, False), (1.9, True)])
 def test_what_the_devices_at_hand_hold_when_sharded_is_no_finding(
     limit_mib: float, is_found: bool

@@ -127,3 +127,27 @@ def test_the_remedy_of_a_library_is_offered_where_its_frames_are(path: str, offe
     assert finding is not None
     last = finding.remedy.rpartition(" In ")[2]
     assert (offer in last) if offer else (" In " not in finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("names", "scopes"),
+    [
+        (["jvp(dense_0)", "jvp(dense_1)", "jvp(dense_2)"], " (dense_*)"),
+        (["jvp(dense_0)", "jvp(dense_0)", "jvp(dense_0)"], ""),
+        (["jvp(Model)", "jvp(Model)", "jvp(Model)"], ""),
+    ],
+    ids=["numbered", "one", "no number"],
+)
+def test_layers_that_a_library_numbers_are_named(names: list[str], scopes: str) -> None:
+    """Where a line of the user's, such as model.fit(...), runs them all."""
+    hlo = Hlo()
+    kept = []
+    for name in names:
+        kept.append(hlo.add("sort", dims=(512, 512), name=f"jit(f)/{name}/tanh"))
+        hlo.add("multiply", kept[-1], dims=(512, 512), name=BACKWARD)
+    finding = residuals.find(hlo.facts(kept))
+
+    assert finding is not None
+    assert finding.title == (
+        f"Rematerialize: put jax.checkpoint (remat) around each layer or step{scopes}"
+    )
