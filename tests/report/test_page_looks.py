@@ -66,8 +66,14 @@ def test_the_names_have_the_most_room(show: Show) -> None:
 
 
 def test_on_a_phone_a_tapped_row_opens_a_sheet(show: Show) -> None:
-    """The inspector lies over the page's lower end once a row is chosen, until it is closed."""
+    """A row has its role and its line, too; once it is chosen, the inspector lies over the page's
+    lower end, until it is closed."""
     browser = show(REPORT, phone=True)
+    seen = browser.execute_script(
+        "return [...document.querySelector('#table tr[data-id]').cells]"
+        ".filter((e) => e.offsetWidth).map((e) => e.textContent)"
+    )
+    assert seen == ["1.00 GiB", "", "other temporaries", "late", "", "train.py:9"]
     sheet = browser.find_element("id", "inspector")
     assert not sheet.is_displayed()
     browser.execute_script("document.querySelector('#table tr[data-id]').click()")

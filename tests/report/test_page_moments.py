@@ -170,6 +170,9 @@ def test_one_control_groups_map_chart_and_table(show: Show) -> None:
 
 def test_the_flame_graph_has_callers_above_and_zooms(show: Show) -> None:
     """Frames are as wide as the bytes below them; a click zooms, and Escape goes back."""
+    browser = show(report(), address="#by=function&find=block")
+    assert texts(browser, "#inspector .badge") == ["main train.py:40"]
+    assert texts(browser, "#inspector dd")[-1] == "other temporaries"
     browser = show(report(), address="#by=function")
     assert labels(browser, "#map g")[:3] == [
         "all: 969 MiB, 100.0%, level 0",

@@ -2,6 +2,7 @@
 
 import { $, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
+import { shortFrame } from "./names.mjs";
 
 /** The program points at which a row's first buffer is live, as text. */
 export function lifetimeText(b, row) {
@@ -50,12 +51,15 @@ export function drawInspector(view) {
   const i = row.members[0];
   const role = b.roleOf(i).name;
   const dot = make("span", { class: "dot" });
-  const color = view.groupWith(i)?.color ?? "r-other";
-  const badge = make("p", { class: `badge ${color}` }, dot, role);
+  const group = view.groupWith(i);
+  const byRole = view.by === "role";
+  const name = byRole || !group ? role : shortFrame(group.name);
+  const badge = make("p", { class: `badge ${group?.color ?? "r-other"}` }, dot, name);
   const list = make("dl");
   const moment = view.isPeak ? "the peak" : "this moment";
-  for (const [name, value] of rowFacts(b, row, { bytes: view.liveBytes, moment })) {
-    list.append(make("dt", {}, name), make("dd", {}, value));
+  const facts = rowFacts(b, row, { bytes: view.liveBytes, moment });
+  for (const [label, value] of [...facts, ...(byRole ? [] : [["Role", role]])]) {
+    list.append(make("dt", {}, label), make("dd", {}, value));
   }
   const close = make("button", { type: "button", class: "close", "aria-label": "Close" }, "\u00d7");
   close.addEventListener("click", () => view.pin(false));

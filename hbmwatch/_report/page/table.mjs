@@ -76,7 +76,7 @@ function tableRow(view, row, index) {
   cellContents(view, row).forEach((content, n) => {
     tr.append(make("td", { class: COLUMNS[n][1], role: "gridcell" }, content));
   });
-  tr.querySelector(".c-role").prepend(make("span", { class: "dot", "aria-hidden": "true" }));
+  tr.querySelector(".c-size").prepend(make("span", { class: "dot", "aria-hidden": "true" }));
   tr.querySelector(".c-role").title = role;
   tr.querySelector(".c-name").title = b.fullName(i);
   tr.querySelector(".c-life").setAttribute("aria-label", lifetimeText(b, row));
