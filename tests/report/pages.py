@@ -110,9 +110,10 @@ def names(browser: Any) -> list[str]:
 
 def click(browser: Any, selector: str) -> None:
     """Click an element, in the middle of the window: a part of the page stays at its top."""
-    element = browser.find_element("css selector", selector)
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-    element.click()
+    scroll = "document.querySelector(arguments[0]).scrollIntoView({block: 'center'});"
+    drawn = "requestAnimationFrame(() => setTimeout(arguments[1]))"  # a row may be another element
+    browser.execute_async_script(scroll + drawn, selector)
+    browser.find_element("css selector", selector).click()
 
 
 def hover(browser: Any, selector: str) -> None:

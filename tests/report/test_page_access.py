@@ -97,6 +97,15 @@ def test_the_map_is_read_by_keyboard(show: Show) -> None:
     assert len(names(browser)) == 6
 
 
+def test_the_focus_stays_where_the_reader_is(show: Show) -> None:
+    """A group that is hidden by keyboard keeps its button, and a step back leads to the map."""
+    browser = show(REPORT, address="#in=parameters")
+    browser.find_element("css selector", ".chip").send_keys(ENTER)
+    assert browser.switch_to.active_element.get_attribute("aria-pressed") == "false"
+    browser.find_element("css selector", "#way button").send_keys(ENTER)
+    assert focused(browser) == "map"
+
+
 def test_at_200_percent_nothing_is_lost(show: Show) -> None:
     """In half the width and height, as zoom makes it, no part hides another or is cut off."""
     browser = show(REPORT)

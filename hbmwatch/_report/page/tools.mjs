@@ -42,31 +42,42 @@ export function drawCount(view) {
 }
 
 function chip(view, { id, name, color }) {
-  const bytes = view.groupBytes.get(id) ?? 0;
   const button = make("button", {
-    type: "button", class: `chip ${color}`, "aria-pressed": String(!view.hidden.has(id)),
-    title: `${name}: show or hide`,
+    type: "button", class: `chip ${color}`, title: `${name}: show or hide`, "data-id": id,
   });
   button.append(make("span", { class: "dot" }), make("span", { class: "word" }, shortFrame(name)));
-  button.append(make("span", { class: "number" }, formatSize(bytes)));
+  button.append(make("span", { class: "number" }));
   button.addEventListener("click", () => {
     if (!view.hidden.delete(id)) view.hidden.add(id);
-    button.setAttribute("aria-pressed", String(!view.hidden.has(id)));
     view.refresh();
   });
   return button;
 }
 
+/** The buttons of the groups; they stay the same elements, so that the focus stays. */
+function drawChips(view) {
+  const { groups, groupsKey, groupBytes, hidden } = view;
+  if ($("legend").dataset.key !== groupsKey) {
+    const chips = groups.slice(0, CHIPS).map((group) => chip(view, group));
+    const more = groups.length - chips.length;
+    if (more > 0) chips.push(make("span", { class: "muted" }, `and ${formatCount(more)} more`));
+    $("legend").replaceChildren(...chips);
+    $("legend").dataset.key = groupsKey;
+  }
+  for (const button of $("legend").querySelectorAll("button")) {
+    const id = Number(button.dataset.id);
+    button.setAttribute("aria-pressed", String(!hidden.has(id)));
+    button.lastChild.textContent = formatSize(groupBytes.get(id) ?? 0);
+  }
+}
+
 /** The state of the controls: grouping, way, groups, words, folding. */
 export function drawTools(view) {
-  const { b, groups, zoomed, by } = view;
+  const { b, zoomed, by } = view;
   $("by").value = by;
   if ($("filter").value !== view.words) $("filter").value = view.words;
   $("fold").checked = view.folded;
-  const chips = groups.slice(0, CHIPS).map((group) => chip(view, group));
-  const more = groups.length - chips.length;
-  if (more > 0) chips.push(make("span", { class: "muted" }, `and ${formatCount(more)} more`));
-  $("legend").replaceChildren(...chips);
+  drawChips(view);
   $("way").replaceChildren(...(zoomed.id ? wayTo(view, zoomed) : []));
   const where = !view.heap.length || view.isPeak ? "" : `at point ${formatCount(view.point)}`;
   const moment = where || (view.heap.length ? "at the peak" : "listed in the error message");
@@ -83,7 +94,10 @@ function wayTo(view, zoomed) {
     const name = node.id ? shortFrame(node.name) : "all";
     if (n === nodes.length - 1) return [make("b", {}, name)];
     const button = make("button", { type: "button", class: "link" }, name);
-    button.addEventListener("click", () => view.zoomTo(node));
+    button.addEventListener("click", () => {
+      view.zoomTo(node);
+      $("map").focus({ preventScroll: true });
+    });
     return [button, " \u203a "];
   });
 }
