@@ -11,6 +11,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from hbmwatch._explain.holders import local_variables
+from hbmwatch._jax.eager import eager_primitive
 from hbmwatch._records.libraries import is_library
 
 _JAX = re.compile(r"[/\\](?:jax|jaxlib|hbmwatch)[/\\]")
@@ -28,11 +29,14 @@ def called_functions(frames: TracebackType | None) -> list[object]:
     The expression is that of the user's code, and the last one before JAX's: a library may call
     the jitted function. In `train(x).block_until_ready()` the functions are "block_until_ready" and
     what `train` stands for. Nothing is evaluated: a name is looked up, an attribute in its object's
-    dict.
+    dict. An operation that JAX runs by itself is the primitive's name.
 
     Args:
         frames: The traceback of the error.
     """
+    primitive = eager_primitive(frames, local_variables)
+    if primitive:
+        return [primitive]
     callers = failing_frame(frames), _innermost(frames, lambda file: not _JAX.search(file))
     return [
         function

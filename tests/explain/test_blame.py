@@ -95,15 +95,15 @@ def test_memory_that_two_arrays_share_counts_once(watch: Callable[..., Any]) -> 
 
 def named_twice(x: jax.Array) -> jax.Array:
     """Its name is that of a program, below; run without jit it runs another one."""
-    return jnp.broadcast_to(x[0], (SIDE, SIDE))
+    return jnp.broadcast_to(x[0], (SIDE, 13 * SIDE))  # no other test runs this one
 
 
 @pytest.mark.parametrize("how", ["jit=False", "disable_jit"])
 def test_what_is_not_jitted_runs_no_program_of_its_name(how: str) -> None:
-    """The program that ran is shown, as a guess, and not one that is called like the function."""
+    """The program of the operation that ran is shown, not one that is called like the function."""
 
     def other(x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(x[0], (SIDE, SIDE)) @ jnp.ones(SIDE)
+        return jnp.broadcast_to(x[0], (SIDE, 13 * SIDE)) @ jnp.ones(13 * SIDE)
 
     other.__name__ = named_twice.__name__
     other = jax.jit(other)
@@ -117,7 +117,8 @@ def test_what_is_not_jitted_runs_no_program_of_its_name(how: str) -> None:
 
     assert oom.summary is not None
     assert oom.summary.module == "jit_broadcast_in_dim"
-    assert oom.report.notes[0].startswith("Best guess: jit_broadcast_in_dim(")
+    # Below a function that JAX has wrapped, it has taken its own frames off the traceback.
+    assert oom.report.program_is_guess == (how == "disable_jit")
 
 
 def test_an_innocent_program_is_not_blamed_for_one_that_is_gone(
