@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from hbmwatch._profiles.store import Entry, Location, RemotePath
 from hbmwatch._records.profile_error import ProfileError
 
+_LARGEST_BYTES = 2**31 - 1  # no proto can be larger; a sparse file of any size takes no disk
+
 
 def read_file(path: Location) -> bytes:
     """The content of a regular file.
@@ -17,15 +19,19 @@ def read_file(path: Location) -> bytes:
     A FIFO would wait for a writer, and a device has no end.
 
     Raises:
-        ProfileError: It cannot be read, or is no regular file; its cause is the OSError, if any.
+        ProfileError: It cannot be read, is no regular file, or is larger than any proto; its cause
+            is the OSError, if any.
     """
     if isinstance(path, RemotePath):
         return path.read_bytes()
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise ProfileError(f"cannot read {path}: it is not a regular file", str(path))
+            if status.st_size > _LARGEST_BYTES:
+                raise ProfileError(f"cannot read {path}: it is larger than 2 GiB", str(path))
             return file.read()
     except OSError as error:
         raise ProfileError(f"cannot read {path}: {error.strerror}", str(path)) from error

@@ -91,3 +91,15 @@ def test_the_time_grows_with_the_number_of_modules_of_one_name() -> None:
         assert list(labeled)[:3] == ["m(1)", "m(1) #2", "m(1) #3"]
         assert list(labeled.values()) == [proto for _, proto in modules]
     assert seconds[1] < 8 * max(seconds[0], 0.01)
+
+
+def test_a_file_that_no_profile_can_be_is_not_read(tmp_path: Path) -> None:
+    """A sparse file of a terabyte takes no disk, and would take a terabyte of memory."""
+    file = tmp_path / "large.xplane.pb"
+    with file.open("wb") as sparse:
+        sparse.truncate(2**40)
+
+    with pytest.raises(ProfileError) as caught:
+        load_peak_summary(file)
+
+    assert str(caught.value) == f"cannot read {file}: it is larger than 2 GiB"
