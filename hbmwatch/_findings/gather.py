@@ -49,6 +49,10 @@ _OF_PART = (
     "If it is one layer of several, gather one layer at a time (jax.lax.scan over the "
     "layers); otherwise shard another dimension, so that the operation needs no all-gather."
 )
+_OF_RESULT = (
+    "The program returns it with fewer shards than it is computed with. Return it as it is sharded "
+    "(out_shardings, or jax.lax.with_sharding_constraint on the result)."
+)
 # Between the rows and the all-reduce are a cast and a copy.
 MOST_MOVES = 4
 
@@ -202,6 +206,8 @@ def _parts(facts: ProgramFacts, gathered: Sequence[Copy]) -> Finding:
     made = facts.buffers.line_of(largest.source)
     source = f"a sharded value computed at {made}" if made else "a sharded value"
     what, remedy = "computed value", _OF_VALUE
+    if any(b.op.kind == "output" and b.dims == largest.live.dims for b in buffers):
+        remedy = _OF_RESULT
     if largest.argument is not None:
         source, remedy = f"a part of {largest.argument.path}", _OF_PART
         what = source.removeprefix("a ")

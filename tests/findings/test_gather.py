@@ -186,3 +186,26 @@ def test_copies_of_an_eighth_of_the_minimum_count_together(columns: int, is_foun
     assert gather.LEAST_SHARE_OF_MINIMUM == 1 / 8
     assert (512 * columns * 4 >= least) == is_found
     assert (gather.find(facts) is not None) == is_found
+
+
+@pytest.mark.parametrize(
+    ("is_result", "remedy"),
+    [
+        (True, "The program returns it with fewer shards than it is computed with."),
+        (False, "Use it as it is sharded: in a tensor-parallel layer"),
+    ],
+    ids=["a result", "an activation"],
+)
+def test_a_result_that_is_gathered_is_returned_as_it_is_sharded(
+    is_result: bool, remedy: str
+) -> None:
+    """Its sharding is the cause, and no layer that reads it."""
+    hlo = Hlo()
+    value = hlo.add("sort", hlo.parameter(512, 512, path="w"), dims=(512, 512))
+    made = hlo.add("all-gather", value, dims=(1024, 512), name=NAME)
+    module = {**SHARDED, "outputs": (made,)} if is_result else SHARDED
+    finding = gather.find(hlo.facts(() if is_result else (made,), **module))
+
+    assert finding is not None
+    assert finding.title == "The compiler all-gathers a computed value"
+    assert finding.remedy.startswith(remedy)
