@@ -43,7 +43,7 @@ class _Late(BaseException):
     """The time limit of a request is over; no client may catch it."""
 
 
-class _Attempts(logging.Handler):
+class Attempts(logging.Handler):
     """Remembers why a client tries again: the reason, if the time limit ends the attempts."""
 
     last = ""
@@ -54,7 +54,7 @@ class _Attempts(logging.Handler):
             self.last = text.rpartition("exception: ")[2].rpartition("error: ")[2]
 
 
-_attempts = _Attempts()
+_attempts = Attempts()
 
 
 def main(descriptor: int, parent: int) -> NoReturn:
@@ -64,9 +64,13 @@ def main(descriptor: int, parent: int) -> NoReturn:
     for client in ("gcsfs", "s3fs"):
         logging.getLogger(client).addHandler(_attempts)
         logging.getLogger(client).setLevel(logging.DEBUG)
-    if os.environ.get("STORAGE_EMULATOR_HOST") or os.environ.get("FSSPEC_GCS_ENDPOINT_URL"):
-        # Else gcsfs asks Google, not that server, for the type of the bucket, for up to a minute.
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    # Else gcsfs asks for the type of the bucket by gRPC, for up to a minute where a proxy or an
+    # emulator does not pass or know the call. Only a zonal bucket cannot be written without.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    # Else the search for credentials takes longer than the time limit where nothing answers at the
+    # address of Google's metadata server: gcsfs asks it three and then five times, for 3 s each.
+    os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")
+    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     connection = Connection(descriptor)
     try:
         while True:

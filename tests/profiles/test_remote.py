@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import importlib.util
 import json
+import logging
 import os
 import re
 import signal
@@ -395,3 +397,27 @@ def test_the_errors_of_the_clients_are_told_apart() -> None:
         with pytest.raises(Exception) as caught:  # noqa: PT011
             call()
         assert store_child.described(caught.value).startswith(text)
+
+
+def test_the_reason_of_the_last_attempt_is_remembered() -> None:
+    """What gcsfs logs when it tries again; it does so for longer than the time limit."""
+    gcs = pytest.importorskip("gcsfs.retry")
+    attempts = store_child.Attempts()
+    tries = []
+
+    async def request() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise gcs.ChecksumError("Cannot connect to host")
+        return "done"
+
+    logger = logging.getLogger("gcsfs")
+    logger.addHandler(attempts)
+    logger.setLevel(logging.DEBUG)
+    try:
+        assert asyncio.run(gcs.retry_request(request, retries=2)()) == "done"
+    finally:
+        logger.removeHandler(attempts)
+        logger.setLevel(logging.NOTSET)
+
+    assert attempts.last == "Cannot connect to host"
