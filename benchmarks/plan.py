@@ -30,6 +30,7 @@ SECONDS = float(os.environ.get("HBMWATCH_PLAN_SECONDS", "45"))
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TF_CPP_MIN_LOG_LEVEL": "3",

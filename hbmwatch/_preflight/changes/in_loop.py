@@ -1,4 +1,4 @@
-"""Fetch from the host, or widen, in each step of a loop what was fetched or widened before it."""
+"""Fetch from the host, or cast, in each step of a loop what was fetched or cast before it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hbmwatch._preflight.changes.sources import line_of
 
 # Smaller values are not worth the work in each step.
 _LARGE_BYTES = 1 << 20
-_NOTHING = "no loop alone reads what is fetched from the host, or widened, in front of it"
+_NOTHING = "no loop alone reads what is fetched from the host, or cast, in front of it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InLoop(Edit):
-    """Loops that fetch and widen what they read, step by step."""
+    """Loops that fetch and cast what they read, step by step."""
 
     numbers_values = True
 
@@ -63,7 +63,7 @@ class InLoop(Edit):
 
 
 def _moved(jaxpr: Any) -> dict[Any, Any]:
-    """Values that only loops read, with the equations that fetch or widen them."""
+    """Values that only loops read, with the equations that fetch or cast them."""
     readers: dict[Any, list[Any]] = defaultdict(list)
     for equation in jaxpr.eqns:
         for v in equation.invars:
@@ -73,7 +73,7 @@ def _moved(jaxpr: Any) -> dict[Any, Any]:
     return {
         equation.outvars[0]: equation
         for equation in jaxpr.eqns
-        if _fetches(equation) or _widens(equation)
+        if _fetches(equation) or _casts(equation)
         for v in equation.outvars
         if v not in kept and nbytes(v.aval) >= _LARGE_BYTES
         if readers[v] and all(_is_read_by_loop(*reader) for reader in readers[v])
@@ -88,11 +88,12 @@ def _fetches(equation: Any) -> bool:
     return getattr(place, "memory_kind", HOST) != HOST
 
 
-def _widens(equation: Any) -> bool:
-    """Whether an equation makes a value wider, element by element."""
-    if equation.primitive.name != "convert_element_type" or isinstance(equation.invars[0], Literal):
+def _casts(equation: Any) -> bool:
+    """Whether an equation makes a copy of an array in another dtype."""
+    if equation.primitive.name != "convert_element_type":
         return False
-    return bool(nbytes(equation.outvars[0].aval) > nbytes(equation.invars[0].aval))
+    (before,), (after,) = equation.invars, equation.outvars
+    return not isinstance(before, Literal) and bool(before.aval.dtype != after.aval.dtype)
 
 
 def _is_read_by_loop(equation: Any, position: int) -> bool:
@@ -155,7 +156,7 @@ def _held_back(array: Any, carry: list[Any]) -> Any:
 
 
 def _done(equation: Any, array: Any, *, is_slice: bool) -> Any:
-    """What a fetching or widening equation does, of a whole array or of a slice of it."""
+    """What an equation that fetches or casts does, of a whole array or of a slice of it."""
     if not _fetches(equation):
         return jax.lax.convert_element_type(array, equation.outvars[0].aval.dtype)
     (place,) = equation.params["devices"]

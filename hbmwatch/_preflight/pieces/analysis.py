@@ -205,7 +205,9 @@ class Analysis:
             self.reasons.append(Reason(node.name, why, max(sizes)))
         for value in node.outputs:
             self.state[value], self.stage[value] = WHOLE, stage
-            self.again[value] = (stage, value.nbytes)
+            # Bits that are better made piece by piece make nothing whole that follows from them.
+            if node.name != "random_bits" or value not in self.offers:
+                self.again[value] = (stage, value.nbytes)
 
 
 def traced_back(
@@ -225,6 +227,8 @@ def traced_back(
             offers[value] = split
             continue
         assert value.node is not None
+        if value.node.name == "random_bits" and WHOLE in way.ins:
+            offers[value] = split  # its pieces come from a whole key
         for source, state in zip(value.node.inputs, way.ins, strict=True):
             if isinstance(state, Split):
                 todo.append((source, state))

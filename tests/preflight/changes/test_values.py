@@ -26,7 +26,7 @@ REFUSES = {
     ("sharding", "one"): "no argument is on a mesh of several devices",
     ("constraint", "one"): "the step is not on a mesh of several devices",
     **{
-        ("in-loop", place): "no loop alone reads what is fetched from the host, or widened, in "
+        ("in-loop", place): "no loop alone reads what is fetched from the host, or cast, in "
         "front of it"
         for place in ("one", "mesh")
     },

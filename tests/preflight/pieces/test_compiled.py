@@ -87,6 +87,23 @@ def test_narrow_sums_are_added_in_float32() -> None:
     assert np.abs(np.float32(whole) - np.float32(parts)).max() <= 0.25
 
 
+@pytest.mark.parametrize("partitionable", [True, False])
+def test_a_draw_from_one_key_is_made_piece_by_piece(partitionable: bool) -> None:
+    """The bits are never whole, and the numbers are those of the whole draw."""
+    with jax.threefry_partitionable(partitionable):
+
+        def draw(key: Any) -> Any:
+            return jax.random.truncated_normal(key, -2, 2, (64, 32))
+
+        closed = jax.make_jaxpr(draw)(jax.random.key(0))
+        rewritten = pieces.rewrite(closed, pieces.seeds(closed)[0], 4)
+        (whole,) = jax.jit(jaxpr_as_fun(closed))(jax.random.key(0))
+        (parts,) = jax.jit(jaxpr_as_fun(rewritten.jaxpr))(jax.random.key(0))
+
+    assert "random_bits" not in {e.primitive.name for e in rewritten.jaxpr.jaxpr.eqns}
+    np.testing.assert_array_equal(whole, parts)
+
+
 def test_steps_with_ordered_effects_are_refused() -> None:
     """Their order across the stages would not be kept."""
 

@@ -20,6 +20,7 @@ from hbmwatch._preflight.pieces import rewrite, seeds
 from hbmwatch._preflight.pieces.program import Node, Value, constant, flatten
 from hbmwatch._preflight.pieces.rules import RULES, place
 from hbmwatch._preflight.pieces.rules.axis import Placement, Slot, checked
+from hbmwatch._preflight.pieces.rules.random import flat_numbers
 from hbmwatch._preflight.pieces.split import (
     WHOLE,
     Grid,
@@ -440,6 +441,73 @@ def test_numbers_of_a_piece_are_those_of_its_place() -> None:
 
     assert isinstance(way, Placement)
     assert together(node, grid, way, [])[0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("partitionable", "keys", "n", "strided"),
+    [
+        (True, (), 2, False),
+        (True, (), 3, True),
+        (True, (3,), 4, False),
+        (False, (), 2, True),
+        (False, (3,), 4, False),
+    ],
+)
+def test_the_bits_of_a_key_are_cut_by_their_numbers(
+    partitionable: bool, keys: tuple[int, ...], n: int, strided: bool
+) -> None:
+    """Of one key or of each of several, along any dimension, the bits are those of the whole."""
+    with jax.threefry_partitionable(partitionable):
+        check_bits((8, 32) if partitionable else (32,), keys, n, strided)
+
+
+def check_bits(widths: tuple[int, ...], keys: tuple[int, ...], n: int, strided: bool) -> None:
+    """All dimensions of the bits, of all widths."""
+    for width in widths:
+
+        def bits(key: Any, width: int = width) -> Any:
+            return jax.random.bits(key, (4, 6, 10), f"uint{width}")
+
+        key = jax.random.split(jax.random.key(0), keys) if keys else jax.random.key(0)
+        function = jax.vmap(bits) if keys else bits
+        node = next(n for n in flatten(jax.make_jaxpr(function)(key)).nodes if "bits" in n.name)
+        expected = np.asarray(function(key))
+        for d in range(len(keys), expected.ndim):
+            size = expected.shape[d]
+            if strided and size % n:
+                continue
+            grid, split = cut_along(size, d, n, strided=strided)
+            way = place(node, grid, Slot(True, 0), split, [WHOLE])
+            assert isinstance(way, Placement)
+            np.testing.assert_array_equal(together(node, grid, way, [key])[0], expected)
+
+
+def test_elements_beyond_32_bits_have_their_numbers() -> None:
+    """The number of an element takes 64 bits, in two halves."""
+    shape = (1 << 15, 3, 1 << 20)
+    grid, split = cut_along(shape[0], 0, shape[0], strided=False)
+    start = shape[0] - 1
+    high, low = flat_numbers(shape, split, Piece(grid, jnp.int32(start), 1))
+    expected = np.arange(start * 3 << 20, (start + 1) * 3 << 20, dtype=np.uint64)
+    found = np.asarray(high).astype(np.uint64) << np.uint64(32) | np.asarray(low)
+
+    np.testing.assert_array_equal(found.ravel(), expected)
+
+
+def test_other_bits_are_made_whole() -> None:
+    """Those of another generator, and an odd number of bits that are made in pairs."""
+
+    def way(impl: str, partitionable: bool) -> Any:
+        with jax.threefry_partitionable(partitionable):
+            key = jax.random.key(0, impl=impl)
+            closed = jax.make_jaxpr(lambda key: jax.random.bits(key, (5,)))(key)
+            node = next(n for n in flatten(closed).nodes if n.name == "random_bits")
+            grid, split = cut_along(5, 0, 2, strided=False)
+            return place(node, grid, Slot(True, 0), split, [WHOLE])
+
+    assert isinstance(way("threefry2x32", True), Placement)
+    assert isinstance(way("threefry2x32", False), str)
+    assert isinstance(way("rbg", True), str)
 
 
 def test_every_rule_has_a_case() -> None:

@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {
     **random.RULES,
 }
 # Cheap to do again, for a piece or for all of it, rather than to keep the result.
-CHEAP = frozenset({*elementwise.RULES, *layout.RULES, *random.RULES, "reshape"}) - {"random_bits"}
+CHEAP = frozenset({*elementwise.RULES, *layout.RULES, *random.RULES, "reshape"})
 
 
 def place(
