@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,6 +141,14 @@ class ProgramFacts:
     def buffers(self) -> PeakBuffers:
         """The buffers at the peak, and the dataflow around them."""
         return PeakBuffers(self.program, self.summary)
+
+    def elsewhere(self, summary: PeakSummary) -> ProgramFacts:
+        """The facts of the program with other buffers; what does not depend on them is kept."""
+        facts = dataclasses.replace(self, summary=summary)
+        kept = {"arguments": self.arguments, "outputs": self.outputs, "state": self.state}
+        graph = self.buffers.graph
+        vars(facts).update(kept, buffers=PeakBuffers(self.program, summary, graph))
+        return facts
 
     @property
     def live(self) -> tuple[LiveBuffer, ...]:

@@ -114,10 +114,10 @@ def is_one_per_layer(count: int) -> bool:
 class PeakBuffers:
     """The dataflow around a program's memory peak; everything is computed on demand."""
 
-    def __init__(self, program: Program, summary: PeakSummary) -> None:
+    def __init__(self, program: Program, summary: PeakSummary, graph: Graph | None = None) -> None:
         self.program = program
         self.summary = summary
-        self.graph = Graph(program)
+        self.graph = graph or Graph(program)
         self.loop_buffers = LoopBuffers(self.graph)
 
     @functools.cached_property

@@ -61,4 +61,4 @@ def add_findings(
 def _other_ops(facts: ProgramFacts) -> tuple[PeakOp, ...]:
     """The buffers that are live at other program points only, with their roles."""
     others = dataclasses.replace(facts.summary, ops=other_ops(facts.program))
-    return with_roles(dataclasses.replace(facts, summary=others)).ops
+    return with_roles(facts.elsewhere(others)).ops
