@@ -52,7 +52,7 @@ def add_color_option(parser: argparse.ArgumentParser) -> None:
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="show limits and what exceeds them in color, and sizes with a bar (default: auto, on "
+        help="show limits and figures over them in color, and sizes with a bar (default: auto: on "
         "a terminal; NO_COLOR and CI turn it off)",
     )
 

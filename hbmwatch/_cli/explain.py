@@ -122,7 +122,9 @@ def _lost_peers(lost: Mapping[str, str]) -> str:
     file, says = next(iter(lost.items()))
     name = "the input" if file == "-" else file
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return f"{name}{more}: this process lost another one ({says}), whose log has the cause"
+    return (
+        f"{name}{more}: this process lost another process ({says}); look for the cause in its log"
+    )
 
 
 def _find(file: str, unreadable: list[CommandError], ends: dict[str, LogEnd]) -> Iterator[_Found]:

@@ -56,7 +56,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
     """Add --limit and --on, with which `limit_of` knows a limit."""
     parser.add_argument(
-        "--limit", type=size, metavar="SIZE", help="check that the module fits, such as 80GiB"
+        "--limit",
+        type=size,
+        metavar="SIZE",
+        help="check that the module fits a limit, such as 80GiB",
     )
     parser.add_argument(
         "--on", metavar="DEVICE", help="check that the module fits a device, such as v5e or h100"

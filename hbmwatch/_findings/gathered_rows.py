@@ -18,12 +18,12 @@ ADVICE = BufferAdvice(
     "jax.lax.ragged_dot, which multiplies each group by its own matrix; or go over blocks of the "
     "index with jax.lax.map(..., batch_size=...).",
     link="https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html",
-    will_not_help="jit: the product reads the copies, so that they exist in full",
+    will_not_help="jit: the product reads the copies, so they exist in full",
 )
 EDGES_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=1.7,
-    title="A value for each entry of an index (such as the edges of a graph) exists at once{at}",
+    title="The values for all entries of an index (such as the edges of a graph) exist at once{at}",
     remedy="Go over blocks of the index with jax.lax.scan: select the rows of one block, compute, "
     "and add the result to the sum that the scan carries (segment_sum, or at[index].add).",
     link=LAX_MAP,

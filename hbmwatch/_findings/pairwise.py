@@ -72,8 +72,8 @@ GRAM_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=PRIOR_WEIGHT,
     title="A matrix is multiplied by its own transpose in full{at}: a Gram or covariance matrix",
-    remedy="Compute only what is used of it: for its diagonal, sum the squares; for a product with "
-    "a vector, x.T @ (x @ v). Otherwise go over blocks of its rows with jax.lax.map(..., "
+    remedy="Compute only the part that is used: for its diagonal, sum the squares; for a product "
+    "with a vector, x.T @ (x @ v). Otherwise go over blocks of its rows with jax.lax.map(..., "
     "batch_size=...), or keep a low-rank or diagonal approximation.",
     link=LAX_MAP,
     will_not_help="jit: the compiler does not look for the entries that are used",

@@ -169,7 +169,7 @@ def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
     whole = sum(facts.once(_all_bytes).get(each, 0) for each in ([kind] if kind else _KEPT))
     subject = f"The {what} alone {verb} {format_size(size)}"
     if whole - size > facts.minimum_saving_bytes:
-        subject = f"Of the {what}, these leave {format_size(size)}"
+        subject = f"With these, the {what} still {verb} {format_size(size)}"
     halved = _halved(facts, [kind] if kind else _KEPT, size)
     devices = -(-size * facts.device_count // limit)
     changes = [less, *(["use a narrower dtype"] if halved <= limit else [])]

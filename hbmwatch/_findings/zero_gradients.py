@@ -14,7 +14,7 @@ ADVICE = Advice(
     slug="zero-gradients",
     prior_weight=2.5,
     link="https://docs.jax.dev/en/latest/_autosummary/jax.grad.html",
-    will_not_help="jax.lax.stop_gradient: the gradients are then zero, but still results; and "
+    will_not_help="jax.lax.stop_gradient: the gradients are then zero, but still returned; "
     "donation frees the weights, not the zeros",
 )
 # Between a result and the number that fills it are copies and a broadcast.
@@ -37,12 +37,15 @@ def find(facts: ProgramFacts) -> Finding | None:
         return None
     size = format_size(sum(output.size_bytes for output in zeros))
     paths = list_some(_to_name(output.path) for output in zeros)
-    verb, it = ("has", "it") if len(zeros) == 1 else ("have", "them")
+    one = len(zeros) == 1
+    filled = "has the shape and dtype of an argument, and is"
+    if not one:
+        filled = "have the shape and dtype of an argument, and each is"
     return ADVICE.finding(
-        title=f"Do not return {paths}: {size} that holds one number throughout",
-        evidence=f"{plural(len(zeros), 'result')} ({size}) {verb} the form of an argument and the "
-        "same number in each element. What jax.grad gives for weights that the loss does not "
-        f"depend on, such as frozen ones, is zero in each element. The step need not return {it}.",
+        title=f"Do not return {paths}: {size} filled with one number",
+        evidence=f"{plural(len(zeros), 'result')} ({size}) {filled} filled with one number. "
+        "jax.grad returns zeros for weights that the loss does not depend on, such as frozen "
+        f"ones. The step need not return {'it' if one else 'them'}.",
         remedy="Differentiate only what is trained: split the parameters, pass the frozen ones as "
         "an argument that jax.grad does not differentiate (argnums; in equinox, "
         "equinox.partition; in flax nnx, nnx.DiffState), and make optimizer state for the trained "

@@ -54,8 +54,8 @@ def _memory(message: OomMessage) -> str:
         return _on_chip(message.memory_space)
     if _is_sparse_core(message):
         return (
-            "SparseCore's own memory is on-chip memory of each of its tiles: freeing HBM will not "
-            "help. In a Pallas kernel, reduce the blocks and scratch shapes."
+            "SparseCore's own memory is the on-chip memory of each of its tiles: freeing HBM will "
+            "not help. In a Pallas kernel, reduce the blocks and scratch shapes."
         )
     if message.pool == "reservation":
         return _RESERVATION

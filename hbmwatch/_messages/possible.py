@@ -6,8 +6,8 @@ from __future__ import annotations
 _YNNPACK = "YNNPACK operation failed"
 _YNNPACK_NOTE = (
     "XLA gives no reason for this failure of YNNPACK, the library that computes matrix "
-    "products on the CPU. Possibly memory ran out: it fails like this when its buffers do not fit "
-    "in host memory."
+    "products on the CPU. Memory possibly ran out: YNNPACK fails like this when its buffers do not "
+    "fit in host memory."
 )
 
 

@@ -114,8 +114,8 @@ def _of_gzip(path: Location, data: bytes) -> ProfileError:
     sentence, rows = found
     text = (
         f"{path} is a device memory profile, as jax.profiler.save_device_memory_profile writes it: "
-        f"{sentence} when it was taken. It holds no program and no shapes, and so no peak; pprof "
-        "shows the stacks"
+        f"{sentence} when it was taken. It holds no program and no shapes, so it has no peak; "
+        "pprof shows the stacks"
     )
     return Listing.of(text, str(path), rows)
 
@@ -144,8 +144,9 @@ def _of_usage_report(path: Location, data: bytes) -> ProfileError:
     ]
     totals = [f"{size} in {space}" if space else size for size, space in found]
     text = (
-        f"{path} is XLA's memory usage report: {', '.join(totals[:5])}. It holds no program, and "
-        "so no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which does"
+        f"{path} is XLA's memory usage report: {', '.join(totals[:5])}. It holds no program, so "
+        "it has no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which "
+        "has one"
     )
     return Listing.of(text, str(path), list(_usage_rows(data.decode(errors="replace"))))
 

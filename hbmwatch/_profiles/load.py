@@ -39,8 +39,8 @@ def load_peak_summary(
             folder that XLA dumped its modules into (`--xla_dump_to=FOLDER
             --xla_dump_hlo_as_proto`), an .hlo.pb file of it, or the JSON of XProf's Memory Viewer.
             A folder is searched for runs up to 6 levels deep, and up to 20,000 files and folders.
-            Also the address of one that fsspec opens ("gs://bucket/xprof"), where the search ends
-            after 200 folders.
+            Or the address of one of these that fsspec opens ("gs://bucket/xprof"); there, the
+            search ends after 200 folders.
         module: "jit_step(12)", or "jit_step" if one module has that name. If hosts or devices have
             different modules of one name: "jit_step(12) #1", "jit_step(12) #2". None: the module
             with the largest peak.

@@ -93,7 +93,7 @@ def _remote_runs(logdir: RemotePath) -> list[Location]:
     """The runs of a remote log folder, the newest name first; or the run itself."""
     found = logdir.entries()
     if not found:
-        problem = f"cannot read {logdir}: no such folder, or nothing is in it"
+        problem = f"cannot read {logdir}: no such folder, or it is empty"
         raise ProfileError(problem, str(logdir))
     names = {entry.name for entry in found}
     if REPORT_JSON in names:

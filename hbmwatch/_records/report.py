@@ -145,7 +145,7 @@ class ReportData:
             if nothing was written.
         local_run: The folder of the run on the host that failed, if `run` is an address.
         function: The name of the function that failed.
-        program_is_guess: Whether it is not certain that the program of `summary` ran out; the first
+        program_is_guess: True if it is not certain that the program of `summary` ran out; the first
             note says why. Then breakdown, rollup and findings are a guess as well.
         transfer: The host array that could not be copied to a device; None if a program failed.
         process_index: jax.process_index() of the process that failed.

@@ -123,7 +123,7 @@ def _first(folded: FoldedData, look: Look) -> list[str]:
         first = f"first: {clean(folded.first.label)} at {time}, {lead} before the next{clocks}"
         return wrapped(first, look=look)
     return wrapped(
-        f"first: not known. The earliest time is that of {clean(folded.first.label)}, {time}, but "
+        f"first: unknown; {clean(folded.first.label)} has the earliest time, {time}, but it is "
         f"only {lead} before the next, and the clocks of two hosts can differ by that much.",
         look=look,
     )

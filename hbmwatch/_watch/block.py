@@ -45,8 +45,9 @@ class WatchContext:
         """Watch a block of code.
 
         The end of the block waits for the arrays that were made in it, unless sync="never", so that
-        what fails asynchronously is raised there. It does not raise what the block catches itself,
-        by an `except` clause or contextlib.suppress: it may have handled that failure already.
+        an asynchronous failure is raised there. It does not raise an error that the block itself
+        catches, in an `except` clause or with contextlib.suppress: the block may have handled it
+        already.
 
         Raises:
             TypeError: The watch has arguments that only a decorated function can use.

@@ -80,11 +80,11 @@ def watch_hbm(
         fun: The step; or the folder for profiles, as in jax.profiler.trace(folder); or None.
         logdir: The folder that receives the profile of a failing program, for `xprof --logdir`.
             With None it is a folder under the system's temporary folder, which is made at the first
-            failure. It keeps the profiles of this process, and of each earlier one the last 8.
-            With an address that fsspec opens ("gs://bucket/xprof", "s3://...") the profile is kept
-            there as well, and then copied to the address, in at most 30 seconds
-            (HBMWATCH_REMOTE_SECONDS). Nothing is opened before a failure, and traces of
-            capture="always" are not copied.
+            failure. It keeps the profiles that reports of this process name, and of each process
+            the last 8. With an address that fsspec opens ("gs://bucket/xprof", "s3://...") the
+            profile is written there first, and then copied to the address within 30 seconds
+            (HBMWATCH_REMOTE_SECONDS). hbmwatch does not open the address before a failure, and does
+            not copy the traces of capture="always".
         capture: When to take a profile. "on_oom" costs nothing before a failure. "always" puts
             jax.profiler.trace around every call, which records a timeline as well. "never" builds
             the report from the text of the error alone.
@@ -92,8 +92,8 @@ def watch_hbm(
             caused it. "compile" waits for the first call, for each call that compiles something,
             and after a failure for each call until one succeeds. "always" waits for each call,
             "never" for none. The end of a `with` block waits for the arrays that were made in it,
-            unless it is "never". It raises no OOM that the block catches itself, in an `except`
-            clause or with contextlib.suppress, as the block may have handled it already.
+            unless it is "never". It does not raise an OOM that the block itself catches, in an
+            `except` clause or with contextlib.suppress: the block may have handled it already.
         jit: False watches the callable as it is, such as a host step that calls jitted functions.
         top: How many buffers the text of the report shows.
         on_oom: Called with the OomReport before HbmOomError is raised. With "exit" the process

@@ -28,8 +28,8 @@ def load_ipython_extension(shell: Any) -> None:
 
         %%hbm [LOGDIR]
 
-        An out-of-memory error belongs to this cell, also an asynchronous one: the cell waits for
-        the arrays that it makes. LOGDIR keeps the profile; without it, it is in a temporary folder.
+        The cell waits for the arrays that it makes, so it also raises an out-of-memory error that
+        is asynchronous. LOGDIR is the folder for the profile; by default a temporary folder.
         """
         return _run_watched(shell, line, cell)
 

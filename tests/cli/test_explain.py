@@ -65,13 +65,14 @@ def test_a_log_of_a_process_that_lost_another_one(
         1,
         "",
         "hbmwatch: no device out-of-memory error found in the input\n"
-        f"hbmwatch: 0.log: this process lost another one {says}, whose log has the cause\n",
+        f"hbmwatch: 0.log: this process lost another process {says}; look for the "
+        "cause in its log\n",
     )
     status, out, err = run(capsys, "explain", "0.log", "1.log", "2.log")
     assert (status, out) == (0, run(capsys, "explain", "1.log")[1])
     assert err == (
-        f"hbmwatch: 0.log and 1 more: this process lost another one {says}, whose log has the "
-        "cause\n"
+        f"hbmwatch: 0.log and 1 more: this process lost another process {says}; look "
+        "for the cause in its log\n"
     )
 
 
@@ -88,8 +89,8 @@ def test_an_error_that_may_be_an_oom_is_mentioned(
         "",
         "hbmwatch: no device out-of-memory error found in the input\n"
         "hbmwatch: XLA gives no reason for this failure of YNNPACK, the library that computes "
-        "matrix products on the CPU. Possibly memory ran out: it fails like this when its buffers "
-        "do not fit in host memory.\n",
+        "matrix products on the CPU. Memory possibly ran out: YNNPACK fails like this when its "
+        "buffers do not fit in host memory.\n",
     )
 
 

@@ -167,8 +167,8 @@ def test_fold_reads_reports_in_logs(tmp_path: Path, capsys: pytest.CaptureFixtur
         "hbmwatch: 2 of 8 processes ran out of device memory",
         "  2 processes, all alike: step ran out of device memory at run time on GPU: requested "
         "6.94 GiB",
-        "  first: not known. The earliest time is that of process 5 (host-0), "
-        "2026-01-31T08:15:00.000Z, but",
+        "  first: unknown; process 5 (host-0) has the earliest time, 2026-01-31T08:15:00.000Z, but "
+        "it is",
         "     only 1.000 s before the next, and the clocks of two hosts can differ by that much.",
         "  no report of: 6 processes 0-4, 7",
     ]

@@ -160,7 +160,8 @@ def test_what_has_no_program_is_listed(capsys: pytest.CaptureFixture[str], tmp_p
     )
     lacks = (
         f"hbmwatch: {file} is XLA's memory usage report: 40 MiB in default. It holds no program, "
-        "and so no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which does\n"
+        "so it has no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which "
+        "has one\n"
     )
 
     assert run(capsys, "peak", str(file)) == (

@@ -39,6 +39,4 @@ def test_one_number_in_the_form_of_an_argument(
     assert (finding is not None) == is_found
     if finding is not None:
         assert finding.saves_bytes == MIB
-        assert finding.title == (
-            "Do not return result[1]['frozen']: 1 MiB that holds one number throughout"
-        )
+        assert finding.title == ("Do not return result[1]['frozen']: 1 MiB filled with one number")

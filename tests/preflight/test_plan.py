@@ -71,7 +71,7 @@ def test_what_was_not_tried_has_a_reason() -> None:
         "output-sharding": "the step is not on a mesh of several devices",
         "state-sharding": "no argument is on a mesh of several devices",
         "sharding": "no argument is on a mesh of several devices",
-        "in-loop": "no loop alone reads what is fetched from the host, or cast, in front of it",
+        "in-loop": "no loop alone reads a value that is fetched from the host or cast before it",
         "inner-pieces": "the step fits with an earlier change",
         "constraint": "the step fits with an earlier change",
         "host-outputs": "the step fits with an earlier change",

@@ -63,12 +63,12 @@ def test_the_page_tells_what_changed(browser: Any, tmp_path: Path) -> None:
 
     chart = browser.find_element("id", "chart")
     chart.send_keys(END)
-    assert texts(browser, "#reading") == ["100% of the way, before 0 B, after 0 B, +0 B"]
+    assert texts(browser, "#reading") == ["100% of the program, before 0 B, after 0 B, +0 B"]
     chart.send_keys(HOME + ARROW_RIGHT * 50)
     assert (
         chart.get_attribute("aria-valuetext")
         == texts(browser, "#reading")[0]
-        == ("50% of the way, before 2.13 GiB, after 2.06 GiB, -64 MiB")
+        == ("50% of the program, before 2.13 GiB, after 2.06 GiB, -64 MiB")
     )
 
     rows = texts(browser, "#groups tbody th")

@@ -128,7 +128,7 @@ hbmwatch: 3 of 8 processes ran out of device memory
      limit 16.00 GiB
   process 5 (host-5): eval_step ran out of HBM at run time on TPU v5e: requested 2.00 GiB; limit
      16.00 GiB
-  first: not known. The earliest time is that of process 0 (host-0), 2026-01-31T08:15:00.000Z, but
+  first: unknown; process 0 (host-0) has the earliest time, 2026-01-31T08:15:00.000Z, but it is
      only 1.000 s before the next, and the clocks of two hosts can differ by that much.
   1 process did not run out of memory, but lost another process:
     rank3.log: connection reset by peer

@@ -146,7 +146,7 @@ GROUPS = {
     "path": ["state 768 MiB", "not an argument 200 MiB", "small buffers 1 MiB"],
     "shape": ["no shape 768 MiB", "f32[8] 200 MiB", "small buffers 1 MiB"],
     "layer": ["state['params'] 512 MiB", "state['mu'] 256 MiB", "block_* 200 MiB",
-              "in no named block 0 B", "small buffers 1 MiB"],
+              "not in a named block 0 B", "small buffers 1 MiB"],
 }  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def test_a_failure_that_may_be_an_oom_is_neither_swallowed_nor_called_one(tmp_pa
     assert (str(caught.value), watch.report) == (str(bare.value), None)
     notes = [note for note in caught.value.__notes__ if "hbmwatch" in note]
     assert notes == [f"hbmwatch: {possible_oom(str(bare.value))}"]
-    assert "Possibly memory ran out" in notes[0]
+    assert "Memory possibly ran out" in notes[0]
     with pytest.raises(jax.errors.JaxRuntimeError, match="YNNPACK"), watch_hbm():
         kept = jax.jit(tiled_product)(*arguments)
     del kept

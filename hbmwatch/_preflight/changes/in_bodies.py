@@ -174,7 +174,7 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     for count in COUNTS:
         edits = _choices(call, large[:_MOST_BODIES], count)
         if not edits and count == COUNTS[0]:
-            raise NothingToChange("no body of a loop or of a checkpoint can run in pieces")
+            raise NothingToChange("no body of a loop or a checkpoint can run in pieces")
         peaks = []
         for edit in edits:
             fit = yield edit
@@ -214,8 +214,8 @@ def _edit(chosen: Sequence[tuple[Path, Any, Way]], count: int, strided: bool) ->
     lines = dict.fromkeys(line for _, _, way in chosen for line in way.where)
     adds = any(way.adds for _, _, way in chosen)
     return BodiesInPieces(
-        what=f"{what}, inside of loops and checkpoints",
-        code=f"inside of loops and checkpoints compute in {what}, one after another (jax.lax.scan "
+        what=f"{what}, inside loops and checkpoints",
+        code=f"inside loops and checkpoints, compute in {what}, one after another (jax.lax.scan "
         f"or jax.lax.map), and {TOGETHER[adds]}",
         where=tuple(lines),
         cost=count,

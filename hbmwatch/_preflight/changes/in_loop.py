@@ -22,7 +22,7 @@ from hbmwatch._preflight.changes.sources import line_of
 
 # Smaller values are not worth the work in each step.
 _LARGE_BYTES = 1 << 20
-_NOTHING = "no loop alone reads what is fetched from the host, or cast, in front of it"
+_NOTHING = "no loop alone reads a value that is fetched from the host or cast before it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     what = " and ".join(parts)
     yield InLoop(
         what=f"{what} in the body of the loop",
-        code=f"move the {what} from in front of the loop into its body"
+        code=f"move the {what} from before the loop into its body"
         + (f" ({', '.join(lines[:3])})" if lines else ""),
         where=lines,
     )

@@ -53,8 +53,8 @@ function curves(data) {
     id: "chart", class: "chart", role: "slider", tabindex: 0, "aria-label": label,
     "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0,
   }, draw("svg", { "aria-hidden": "true" }));
-  const note = "Both programs are drawn over the same width, from their first instruction to their "
-    + "last; this is not time.";
+  const note = "Both programs are drawn at the same width, from the first instruction to the last. "
+    + "The axis is not time.";
   return make("section", { class: "card" },
     make("div", { class: "head" }, make("h2", {}, "Memory curves of both programs"), reading),
     legend(sides), plot, make("p", { class: "muted" }, note));
@@ -89,7 +89,7 @@ function readAt(part, { sides }, axes) {
   const known = bytes.every((n) => n !== undefined);
   const text = SIDES.map((side, n) =>
     `${side} ${bytes[n] === undefined ? "no curve" : formatSize(bytes[n])}`);
-  const words = [`${Math.round(100 * part)}% of the way`, ...text];
+  const words = [`${Math.round(100 * part)}% of the program`, ...text];
   if (known) words.push(signed(bytes[1] - bytes[0]));
   const x = axes.x(part);
   const line = { class: "cross", x1: x, x2: x, y1: axes.top, y2: axes.bottom };

@@ -11,7 +11,7 @@ function layerPath(b, i) {
   const name = b.text("op_name", i);
   const [blocks, glue] = isArgument(b, i)
     ? [pathKeys(name).slice(0, -1), ""] : [namedBlocks(name), "/"];
-  if (!blocks.length) return ["in no named block"];
+  if (!blocks.length) return ["not in a named block"];
   const path = blocks.map(unnumbered);
   const [all, own] = [path.join(glue), blocks.join(glue)];
   return glue ? [...path, ...(all === own ? [] : [own])] : [all, ...(all === own ? [] : [own])];

@@ -1,4 +1,4 @@
-"""Pieces inside of loops and checkpoints: the values stay, and the largest value shrinks."""
+"""Pieces inside loops and checkpoints: the values stay, and the largest value shrinks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_bodies_in_pieces_give_the_same_values(step: Any, options: Any, bodies: 
         assert estimated(changed) < estimated(call)
         assert changed.jaxpr.out_avals == call.jaxpr.out_avals
         assert differences(apply(step, (edit,))(*args, **options), expected) == {}
-    assert edits[0].what.endswith(", inside of loops and checkpoints")
+    assert edits[0].what.endswith(", inside loops and checkpoints")
     assert edits[0].where[0].startswith("test_in_bodies.py:")
 
 

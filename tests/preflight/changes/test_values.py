@@ -26,8 +26,8 @@ REFUSES = {
     ("sharding", "one"): "no argument is on a mesh of several devices",
     ("constraint", "one"): "the step is not on a mesh of several devices",
     **{
-        ("in-loop", place): "no loop alone reads what is fetched from the host, or cast, in "
-        "front of it"
+        ("in-loop", place): "no loop alone reads a value that is fetched from the host or cast "
+        "before it"
         for place in ("one", "mesh")
     },
     ("inner-pieces", "one"): "the program has no loop and no checkpoint",
