@@ -88,7 +88,7 @@ class Change:
         edits: Yields the ways to make it, for a call and the facts of its program; raises
             NothingToChange, with the reason, if there is none. The facts are None if the compiler
             gave no buffer assignment.
-        repeats: Whether more of its edits are worth a try after one has fitted.
+        repeats: Whether more of its edits are worth a try after one fits.
         frees_arguments: Whether it can help where the arguments and the outputs alone are too
             large.
         stacks: Whether it may be made once more on top of itself.

@@ -181,7 +181,7 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     what = " and ".join(parts)
     yield InLoop(
         what=f"{what} in the body of the loop",
-        code=f"move the {what} from before the loop into its body"
+        code=f"move this from before the loop into its body: {what}"
         + (f" ({', '.join(lines[:3])})" if lines else ""),
         where=lines,
     )
