@@ -61,8 +61,8 @@ def plan(
         timeout_s: Seconds for each compile.
         memory_fraction: As for `fits`.
         on_try: Called with each change, as a sentence, and its verdict.
-        kwargs: Keyword arguments of the step. Those with the name of a keyword of plan are passed
-            in the step: functools.partial(step, seconds=3).
+        kwargs: Keyword arguments of the step. If one has the name of a keyword of plan, bind it
+            to the step instead: functools.partial(step, seconds=3).
 
     Raises:
         ValueError: As for `fits`; or the target has no known limit, and limit_bytes was not given.
@@ -115,7 +115,7 @@ def named_variants(variants: Variants | None) -> dict[str, Callable[..., Any]]:
     """The variants by their names.
 
     Raises:
-        TypeError: One of them is no function.
+        TypeError: One of them is not a function.
         ValueError: Two of them have the same name.
     """
     if variants is None:

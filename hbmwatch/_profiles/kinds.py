@@ -125,7 +125,7 @@ def _of_json(path: Location, data: bytes) -> ProfileError:
     try:
         values = json.loads(data)
     except (ValueError, RecursionError):
-        return ProfileError(f"{path} is text and no profile", str(path))
+        return ProfileError(f"{path} is text, not a profile", str(path))
     if isinstance(values, dict) and values.keys() & _MEMORY_VIEWER:
         found = MemoryViewerData(f"{path} is the JSON of XProf's Memory Viewer", str(path))
         found.result = values
@@ -162,7 +162,7 @@ def _usage_rows(report: str) -> Iterator[Row]:
 
 def _of_text(path: Location, data: bytes) -> ProfileError:
     return ProfileError(
-        f"{path} is text and no profile: `hbmwatch explain` reads logs, and `hbmwatch peak` reads "
+        f"{path} is text, not a profile: `hbmwatch explain` reads logs, and `hbmwatch peak` reads "
         ".xplane.pb and .hlo.pb files",
         str(path),
     )

@@ -94,12 +94,12 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True)
 class OtherLog:
-    """A log that tells neither of an OOM nor of a lost process.
+    """A log that shows neither an OOM nor a lost process.
 
     Attributes:
         process: The process, or the log, by name.
-        last_line: Its last line: of a process that was killed or stopped, what it did last; else
-            often the error that ended it.
+        last_line: Its last line: the last action of a process that was killed or stopped, or often
+            the error that ended the process.
         index: The process's index; None where the log does not tell it.
     """
 
@@ -118,10 +118,10 @@ class FoldedData:
         process_count: How many processes the job had, as far as its reports know.
         groups: Processes that failed in the same function and memory, the largest group first.
         reports: The report of each group's typical process, in the order of the groups.
-        absent: Indices of processes of which there is neither a report nor a log; empty where a
-            log does not tell its process.
+        absent: Indices of processes without a report or a log; empty if a log does not say whose
+            it is.
         consequences: Processes that only lost another one.
-        others: Logs that tell neither of an OOM nor of a lost process.
+        others: Logs that show neither an OOM nor a lost process.
         first: The process whose report has the earliest time; None where no report has a time.
         lead_seconds: How much earlier that was than the second one; None for a single report.
         older: Reports of the same processes that were left out because a newer one exists.

@@ -75,7 +75,7 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
         (
             ["peak", "{here}/log"],
             3,
-            "{here}/log is text and no profile: `hbmwatch explain` reads logs",
+            "{here}/log is text, not a profile: `hbmwatch explain` reads logs",
         ),
         (["peak", "{profile}", "--module", "jit_no"], 3, "holds no module 'jit_no': choose one of"),
         (["peak", "{profile}", "--html", "{here}/no/x"], 3, "cannot write {here}/no/x: No such"),

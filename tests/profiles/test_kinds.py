@@ -83,7 +83,7 @@ def test_a_dump_of_texts_says_how_to_get_protos(dumped: Path) -> None:
     assert largest.size_bytes == pytest.approx(4 * 3000**2, rel=0.01)
     assert "maybe-live-out" in largest.what or "f32[3000,3000]" in largest.what
     (text,) = texts.glob("*jit_step.cpu_after_optimizations.txt")
-    assert refusal(text).startswith("is text and no profile: `hbmwatch explain` reads logs")
+    assert refusal(text).startswith("is text, not a profile: `hbmwatch explain` reads logs")
 
 
 @pytest.mark.slow
@@ -171,8 +171,8 @@ def test_the_json_of_memory_viewer_has_a_peak(tmp_path: Path) -> None:
     [
         (b'{"schema": 1}', "is a stored report: `hbmwatch explain` shows it"),
         (b"[1, 2]", "is JSON, but not of XProf's Memory Viewer"),
-        (b"{step 7}", "is text and no profile"),
-        (b"step 7\n", "is text and no profile: `hbmwatch explain` reads logs, and `hbmwatch peak`"),
+        (b"{step 7}", "is text, not a profile"),
+        (b"step 7\n", "is text, not a profile: `hbmwatch explain` reads logs, and `hbmwatch peak`"),
         (gzip.compress(b"step 7", mtime=0), "is compressed: decompress it first"),
         (gzip.compress(b"step 7" * 99, mtime=0)[:30], "is compressed"),
         (b"\x1f\x8bnothing", "is compressed and cannot be read"),
