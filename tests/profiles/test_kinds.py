@@ -92,8 +92,8 @@ def test_a_device_memory_profile_says_what_is_live(dumped: Path) -> None:
     listing = listing_of(dumped / "memory.prof")
     assert str(listing).removeprefix(f"{dumped / 'memory.prof'} ") == (
         "is a device memory profile, as jax.profiler.save_device_memory_profile writes it: 2 MiB "
-        "of buffers on 1 device when it was taken. It holds no program and no shapes, and so no "
-        "peak; pprof shows the stacks"
+        "of buffers on 1 device when it was taken. It holds no program and no shapes, so it has "
+        "no peak; pprof shows the stacks"
     )
     assert listing.rows == (
         Row(4 * 512 * 1024, 1, "buffer of train.py:11, in <module>"),
