@@ -40,6 +40,20 @@ def test_padding_is_size_less_elements() -> None:
             "The program makes this buffer at train.py:7: compute it with the large dimension last",
         ),
         (
+            "f32[33554432,64]{1,0:T(8,128)}",
+            "parameter",
+            ": dimension 1 (64) is padded to a multiple of 128 (128)",
+            "Pass the array with the large dimension last ([64, 33554432] instead of "
+            "[33554432, 64])",
+        ),
+        (
+            "f32[33554432,65]{1,0:T(8,128)}",
+            "parameter",
+            ": dimension 1 (65) is padded to a multiple of 128 (128)",
+            "Merge dimension 1 (65) with another dimension (reshape). A size of 128 takes the same "
+            "memory as 65.",
+        ),
+        (
             "f32[1000,90,50000]{2,1,0:T(8,128)}",
             "temporary",
             ": dimension 1 (90) is padded to a multiple of 8 (96)",
@@ -79,6 +93,7 @@ def test_the_padded_dimension_is_named_and_what_would_change_it(
 
     assert describe(padded) == reason
     assert advice[: len(remedy)] == remedy
+    assert padding.LEAST_TO_MOVE == 2
 
 
 def test_padding_of_buffers_that_are_hardly_padded_counts_less() -> None:

@@ -40,3 +40,19 @@ def test_one_number_in_the_form_of_an_argument(
     if finding is not None:
         assert finding.saves_bytes == MIB
         assert finding.title == ("Do not return result[1]['frozen']: 1 MiB filled with one number")
+
+
+@pytest.mark.parametrize(("copies", "is_found"), [(3, True), (4, False)])
+def test_a_few_copies_are_between_the_number_and_the_result(copies: int, is_found: bool) -> None:
+    """The fourth step must reach the broadcast of the number."""
+    hlo = Hlo()
+    w = hlo.parameter(*DIMS, path="params[0]")
+    hlo.add("negate", w, dims=DIMS, name=BACKWARD)
+    output = hlo.add("broadcast", hlo.add("constant"), dims=DIMS)
+    for _ in range(copies):
+        output = hlo.add("copy", output, dims=DIMS)
+    leaf = Leaf("result[1]['frozen'][0]", DIMS, "float32")
+    finding = zero_gradients.find(hlo.facts(outputs=(output,), call=CallInfo(outputs=(leaf,))))
+
+    assert (finding is not None) == is_found
+    assert zero_gradients.MOST_MOVES == 4
