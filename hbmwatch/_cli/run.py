@@ -12,7 +12,6 @@ from hbmwatch._cli.command import DONE, Command, CommandError
 from hbmwatch._cli.console import look_of, print_on_stderr, write_text
 from hbmwatch._cli.program import programs_frames, run_module, run_script
 from hbmwatch._report.text import report_text
-from hbmwatch._watch.switch import is_disabled
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +30,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> Callable[[], int]:
     """The program, which runs as `python SCRIPT ARGS` does."""
+    from hbmwatch._watch.switch import is_disabled
+
     try:
         is_disabled()
     except ValueError as error:

@@ -55,6 +55,8 @@ def read_report(fields: dict[str, Any]) -> None:
         fields.setdefault("platform", _PLATFORMS.get(device, "gpu"))
     if phase is not None:
         fields.setdefault("phase", "compile" if phase == "while compiling" else "run")
+    if space == "SparseCore memory":  # the code says which of its errors it is
+        return
     if space != "memory":  # what a CPU has
         plain = "hbm" if space in ("HBM", "device memory") else space.removesuffix(" memory")
         fields.setdefault("memory_space", plain.lower())

@@ -36,7 +36,7 @@ _FIELD_PATTERNS = {
     "module": r"[\w.<>-]{0,500}[\w>]",
     "report_device": r"[\w-]{1,40}",
     "report_phase": r"(?:while compiling|at run time)",
-    "report_space": r"(?:HBM|(?:device |host )?memory|[A-Z]{3,10})",
+    "report_space": r"(?:HBM|(?:device |host |SparseCore )?memory|[A-Z]{3,10})",
     "space": r"\d{1,4}",
 }
 
