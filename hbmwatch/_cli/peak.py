@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hbmwatch._cli.command import (
@@ -155,6 +156,7 @@ def report_of_profile(
         logdir=path if is_log_folder else None,
     )
     problems = Problems(caveats(summary))
+    problems += _left_out(loaded.unreadable)
     if loaded.program is None:
         problems.append("findings: the JSON of XProf's Memory Viewer holds no program")
     elif memory_space == "hbm":
@@ -173,8 +175,17 @@ def _notes(loaded: Loaded, module: str | None, limit: int | None, device: str) -
     if loaded.host:
         notes.append(_which("host", loaded.host, loaded.other_hosts))
     if module is None and len(loaded.modules) > 1:
-        notes.append(f"The largest of {len(loaded.modules)} modules; --module shows another one.")
+        which = "the" if loaded.unreadable else str(len(loaded.modules))
+        could = " that could be read" if loaded.unreadable else ""
+        notes.append(f"The largest of {which} modules{could}; --module shows another one.")
     return tuple(notes)
+
+
+def _left_out(unreadable: Sequence[str]) -> list[str]:
+    """What of the profile could not be read, where it may hold a higher peak."""
+    more = len(unreadable) - _LISTED
+    reasons = [*unreadable[:_LISTED], *([f"and {more} more"] if more > 0 else [])]
+    return [f"other modules: {reason}" for reason in reasons]
 
 
 def _which(what: str, name: str, others: tuple[str, ...]) -> str:

@@ -87,11 +87,20 @@ def check_options(
         raise ValueError(
             f"limit_bytes must be a whole number of bytes above 0, not {limit_bytes!r}"
         )
-    # A time that is not a number (nan) would never be over.
-    if not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
-        raise ValueError(f"timeout_s must be a number of seconds, 0 or more, not {timeout_s!r}")
+    check_seconds("timeout_s", timeout_s)
     if memory_fraction is not None:
         check_fraction("memory_fraction", memory_fraction)
+
+
+def check_seconds(name: str, seconds: Any) -> None:
+    """Refuse what is no time.
+
+    Raises:
+        ValueError: It is no number of seconds.
+    """
+    # A time that is not a number (nan) would never be over.
+    if not (isinstance(seconds, (int, float)) and seconds >= 0):
+        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {seconds!r}")
 
 
 def compiled_step(

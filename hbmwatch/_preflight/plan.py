@@ -13,7 +13,7 @@ from hbmwatch._findings.verdict import verdict
 from hbmwatch._preflight.changes import CHANGES
 from hbmwatch._preflight.changes.tracing import call_of
 from hbmwatch._preflight.changes.variants import variants as trying
-from hbmwatch._preflight.fits import check_options
+from hbmwatch._preflight.fits import check_options, check_seconds
 from hbmwatch._preflight.measured import measured
 from hbmwatch._preflight.planning import Search
 from hbmwatch._preflight.plans import Plan, PlanRow
@@ -69,8 +69,8 @@ def plan(
         ImportError: The target's compiler is not installed.
         TypeError: The step cannot be lowered for the target, or jax.jit does not compile it.
     """
-    check_options("assigned", limit_bytes, timeout_s)
-    check_options("assigned", limit_bytes, seconds)
+    check_options("assigned", limit_bytes, timeout_s, memory_fraction)
+    check_seconds("seconds", seconds)
     own = named_variants(variants)
     start = time.monotonic()
     named = resolve(on, memory_fraction) if on is not None else None
@@ -115,7 +115,7 @@ def named_variants(variants: Variants | None) -> dict[str, Callable[..., Any]]:
     """The variants by their names.
 
     Raises:
-        TypeError: One of them is not a function.
+        TypeError: They are neither functions nor a mapping to functions.
         ValueError: Two of them have the same name.
     """
     if variants is None:
@@ -123,6 +123,9 @@ def named_variants(variants: Variants | None) -> dict[str, Callable[..., Any]]:
     if isinstance(variants, Mapping):
         found = dict(variants)
     else:
+        if isinstance(variants, str) or not isinstance(variants, Iterable):
+            what = type(variants).__name__
+            raise TypeError(f"variants is {what}, not functions or a mapping from names to them")
         given = list(variants)
         found = {getattr(one, "__name__", type(one).__name__): one for one in given}
         if len(found) < len(given):

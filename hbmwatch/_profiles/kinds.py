@@ -104,10 +104,13 @@ def _is_hlo_proto(data: bytes) -> bool:
 
 def _of_gzip(path: Location, data: bytes) -> ProfileError:
     """A device memory profile, or something else that is compressed."""
+    unpacker = zlib.decompressobj(wbits=31)
     try:
-        content = zlib.decompressobj(wbits=31).decompress(data, _LONGEST_PPROF)
+        content = unpacker.decompress(data, _LONGEST_PPROF)
     except zlib.error as error:
         return ProfileError(f"{path} is compressed and cannot be read: {error}", str(path))
+    if not unpacker.eof and not unpacker.unconsumed_tail:
+        return ProfileError(f"{path} is compressed, and its end is missing", str(path))
     found = described_profile(content)
     if found is None:
         return ProfileError(f"{path} is compressed: decompress it first", str(path))

@@ -72,6 +72,7 @@ class Loaded(NamedTuple):
         place: The run, and the other runs.
         host: The host whose module it is; "" where the file does not say.
         other_hosts: The other hosts of the run.
+        unreadable: Why files and modules could not be read, among which the largest may be.
     """
 
     program: Program | None
@@ -80,6 +81,7 @@ class Loaded(NamedTuple):
     place: Place
     host: str = ""
     other_hosts: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 def load_program(
@@ -131,7 +133,9 @@ def _load(
         raise ProfileError(_nothing_there(chosen, memory_space, folder), str(folder), labels)
     hosts = dict.fromkeys(each.host for each in profile.modules)
     others = tuple(name for name in hosts if name != best.host)
-    return Loaded(None, summary, labels, profile.place, best.host, others), best
+    failed = (str(found) for _, found in results if isinstance(found, ProfileError))
+    unreadable = (*profile.unreadable, *failed)
+    return Loaded(None, summary, labels, profile.place, best.host, others, unreadable), best
 
 
 class _Module(NamedTuple):
@@ -153,10 +157,11 @@ class _Module(NamedTuple):
 
 
 class _Profile(NamedTuple):
-    """The modules of a run, and where it is."""
+    """The modules of a run, where it is, and why files of it could not be read."""
 
     modules: list[_Module]
     place: Place
+    unreadable: tuple[str, ...]
 
 
 # --- which file and which module ------------------------------------------------------------------
@@ -169,7 +174,8 @@ def _read(
     for attempt in range(_ATTEMPTS):
         place = find_place(path, run)
         try:
-            return _Profile(_modules(choose_hosts(place, host, path), path), place)
+            modules, unreadable = _modules(choose_hosts(place, host, path), path)
+            return _Profile(modules, place, unreadable)
         except MemoryViewerData as data:
             module = str(data.result.get("moduleName", path.stem))
             summary = xprof.to_summary(data.result, module, memory_space)
@@ -183,8 +189,8 @@ def _read(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _modules(files: tuple[Location, ...], path: Location) -> list[_Module]:
-    """The modules of all files; those that are damaged are left out if another can be read."""
+def _modules(files: tuple[Location, ...], path: Location) -> tuple[list[_Module], tuple[str, ...]]:
+    """The modules of all files that can be read, if there are any, and why others cannot."""
     named: list[tuple[str, bytes]] = []
     hosts: dict[bytes, str] = {}
     errors: list[ProfileError] = []
@@ -202,7 +208,8 @@ def _modules(files: tuple[Location, ...], path: Location) -> list[_Module]:
     if not named:
         raise ProfileError(f"the profile at {path} holds no HLO module", str(path))
     labeled = label_modules(named)
-    return [_Module(label, proto, hosts[proto]) for label, proto in labeled.items()]
+    modules = [_Module(label, proto, hosts[proto]) for label, proto in labeled.items()]
+    return modules, tuple(map(str, errors))
 
 
 def _nothing_there(modules: list[_Module], memory_space: str, path: Location) -> str:

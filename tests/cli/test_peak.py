@@ -9,6 +9,7 @@ import pytest
 
 from hbmwatch import OomReport, load_peak_summary
 from hbmwatch._explain import conclude
+from hbmwatch._xla.xspace import pack_modules
 from tests import programs
 from tests.cli.support import run
 
@@ -39,6 +40,31 @@ def test_without_a_module_the_largest_is_shown(
     assert out.startswith("hbmwatch: memory peak of jit_triple\n  Peak of jit_triple: 34.3 MiB")
     assert "note: The largest of " in out
     assert f"profile: xprof --logdir={profile} --port=6006" in out
+
+
+def test_what_could_not_be_read_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A damaged file and a damaged module: the largest may be among them."""
+    files = {
+        "a.xplane.pb": programs.compiled("train", "cpu").xspace,
+        "b.xplane.pb": pack_modules([("jit_cut", 2, b"\x1a\x00")], "b"),
+        "c.xplane.pb": b"",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+
+    status, out, err = run(capsys, "peak", str(tmp_path), "--json")
+
+    assert (status, err) == (0, "")
+    report = OomReport.from_dict(json.loads(out))
+    assert report.notes[-1] == (
+        "The largest of the modules that could be read; --module shows another one."
+    )
+    assert report.missing == (
+        f"other modules: {tmp_path / 'c.xplane.pb'} is empty (0 bytes)",
+        "other modules: the HloProto of jit_cut(2) holds no module (2 bytes)",
+    )
 
 
 def test_the_named_module_is_shown(capsys: pytest.CaptureFixture[str], profile: Path) -> None:

@@ -185,13 +185,19 @@ def test_what_cannot_be_planned_is_refused() -> None:
     """No limit, no time, two variants of one name, a variant that is no function."""
     with pytest.raises(ValueError, match="the memory limit of cpu is unknown; pass limit_bytes"):
         plan(jax.jit(distance), X, X)
-    with pytest.raises(ValueError, match="number of seconds"):
+    with pytest.raises(ValueError, match="^seconds must be a number of seconds"):
         plan(jax.jit(distance), X, X, limit_bytes=1, seconds=float("nan"))
+    with pytest.raises(ValueError, match="^memory_fraction"):
+        plan(jax.jit(distance), X, X, limit_bytes=1, memory_fraction=2)
     with pytest.raises(ValueError, match="two variants have the same name"):
         plan(jax.jit(distance), X, X, limit_bytes=1, variants=[distance, distance])
     number: Any = {"x": 3}
     with pytest.raises(TypeError, match="the variant x is int, not a function"):
         plan(jax.jit(distance), X, X, limit_bytes=1, variants=number)
+    for none, what in ((distance, "function"), (2.0, "float"), ("fast", "str")):
+        variants: Any = none
+        with pytest.raises(TypeError, match=f"variants is {what}, not functions or a mapping"):
+            plan(jax.jit(distance), X, X, limit_bytes=1, variants=variants)
 
 
 def verdict(fitting: bool | None, gib: float, proof: Any = "assigned", error: str = "") -> Fit:
