@@ -66,7 +66,7 @@ def programs_frames(frames: TracebackType | None) -> TracebackType | None:
     """The frames of a traceback from the program's first one on."""
     below = frames
     while below is not None:
-        is_last_of_ours = below.tb_frame.f_code is _run.__code__
+        is_last_of_ours = below.tb_frame.f_code in (_run.__code__, _find.__code__)
         below = below.tb_next
         if is_last_of_ours:
             return below
@@ -80,7 +80,9 @@ def _put_first(folder: str) -> None:
 
 
 def _find(name: str) -> ModuleSpec:
-    """Where a module is."""
+    """Where a module is; its packages are run on the way."""
+    if name.startswith("."):
+        raise CommandError(f"{name} is relative to a package: give the full name of the module")
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:

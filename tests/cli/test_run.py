@@ -115,12 +115,26 @@ def test_a_module_runs_as_without(name: str, tmp_path: Path) -> None:
         ran = outcome("-m", "hbmwatch", "run", *arguments, cwd=tmp_path)
 
         expected = outcome(*arguments, cwd=tmp_path)
-        assert (ran[:2], ran[2]) == (expected[:2], without_runpy(expected[2]))
+        assert (ran[:2], ran[2]) == (expected[:2], without_library(expected[2]))
 
 
-def without_runpy(traceback: str) -> str:
-    """A traceback without the frames of runpy, which python -m prints."""
-    return re.sub(r'  File "<frozen runpy>", line \d+, in \w+\n', "", traceback)
+def test_a_package_fails_as_without(tmp_path: Path) -> None:
+    """The frames of its error begin where Python looks for the module."""
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text(PROGRAMS["an error"])
+    (package / "train.py").touch()
+
+    ran = outcome("-m", "hbmwatch", "run", "-m", "pkg.train", cwd=tmp_path)
+
+    expected = outcome("-m", "pkg.train", cwd=tmp_path)
+    frames = [without_library(err) for _, _, err in (ran, expected)]
+    assert (ran[:2], frames[0]) == (expected[:2], frames[1])
+
+
+def without_library(traceback: str) -> str:
+    """A traceback without the frames of runpy and importlib, whose code Python does not show."""
+    return re.sub(r'  File "<frozen [\w.]+>", line \d+, in \w+\n', "", traceback)
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
@@ -183,8 +197,19 @@ def test_an_error_gets_out_without_a_free_file_descriptor(
     assert ("\nhbmwatch: no report: OSError: " in err) == (step == "oom")
 
 
-def test_a_script_that_is_not_there(tmp_path: Path) -> None:
-    """Is a sentence."""
-    ran = run_in_child("run", "none.py", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["none.py"], "there is no file none.py"),
+        (["-m", "none"], "there is no module none"),
+        (["-m", "none.train"], "there is no module none.train"),
+        (["-m", ".train"], ".train is relative to a package: give the full name of the module"),
+    ],
+)
+def test_what_is_not_there_is_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    """With exit status 3."""
+    ran = run_in_child("run", *arguments, cwd=tmp_path)
 
-    assert (ran.returncode, ran.stderr) == (3, b"hbmwatch: there is no file none.py\n")
+    assert (ran.returncode, ran.stderr.decode()) == (3, f"hbmwatch: {sentence}\n")
