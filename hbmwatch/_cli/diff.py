@@ -14,8 +14,15 @@ from hbmwatch._cli.command import (
     add_json_option,
     add_peak_options,
 )
-from hbmwatch._cli.console import look_of, print_json, progress, read_text, write_text
-from hbmwatch._cli.peak import add_limit_options, limit_of, report_of_profile
+from hbmwatch._cli.console import (
+    look_of,
+    print_json,
+    print_on_stderr,
+    progress,
+    read_text,
+    write_text,
+)
+from hbmwatch._cli.peak import OTHER_MODULES, add_limit_options, limit_of, report_of_profile
 from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.text import clean
 from hbmwatch._report.report import OomReport
@@ -37,6 +44,10 @@ def _run(options: argparse.Namespace) -> int:
     limit, note = limit_of(options)
     with progress("reading the two peaks"):
         before, after = (_report(path, options) for path in (options.a, options.b))
+    for path, report in ((options.a, before), (options.b, after)):
+        for problem in report.missing:
+            if problem.startswith(OTHER_MODULES):
+                print_on_stderr(f"{path}: {problem}")
     known = (limit, _known_limit(after), _known_limit(before))
     comparison = Comparison(before, after, next((n for n in known if n is not None), None), note)
     if options.html is not None:

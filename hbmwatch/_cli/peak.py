@@ -33,6 +33,8 @@ from hbmwatch._report.text import report_text
 if TYPE_CHECKING:
     from hbmwatch._profiles.load import Loaded
 
+# What begins a sentence on modules that could not be read, among those that are missing.
+OTHER_MODULES = "other modules"
 # How many other runs and hosts a note names.
 _LISTED = 5
 
@@ -185,7 +187,7 @@ def _left_out(unreadable: Sequence[str]) -> list[str]:
     """What of the profile could not be read, where it may hold a higher peak."""
     more = len(unreadable) - _LISTED
     reasons = [*unreadable[:_LISTED], *([f"and {more} more"] if more > 0 else [])]
-    return [f"other modules: {reason}" for reason in reasons]
+    return [f"{OTHER_MODULES}: {reason}" for reason in reasons]
 
 
 def _which(what: str, name: str, others: tuple[str, ...]) -> str:

@@ -66,6 +66,13 @@ def test_what_could_not_be_read_is_named(
         "other modules: the HloProto of jit_cut(2) holds no module (2 bytes)",
     )
 
+    status, out, err = run(capsys, "diff", str(tmp_path / "a.xplane.pb"), str(tmp_path))
+
+    assert (status, err) == (
+        0,
+        "".join(f"hbmwatch: {tmp_path}: {problem}\n" for problem in report.missing),
+    )
+
 
 def test_the_named_module_is_shown(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
     """--module takes a plain name, --top limits the rows."""
