@@ -12,7 +12,9 @@ from hbmwatch._records.text import (
     SMALL_BUFFERS,
     buffer_name,
     clean,
+    columns,
     kind_name,
+    padded,
     padding_note,
     without_layout,
 )
@@ -83,11 +85,11 @@ def _table(rows: Sequence[_Row], room: int, look: Look) -> list[str]:
     lines = []
     for row in rows:
         head = [row.count.rjust(counts), row.size.rjust(sizes), row.bar.ljust(_BAR * look.bars)]
-        cells = [clean(row.shape, shape).ljust(shape), row.kind.ljust(kinds)]
+        cells = [padded(clean(row.shape, shape), shape), padded(row.kind, kinds)]
         if row.name == SMALL_BUFFERS and len(SMALL_BUFFERS) > name:
             cells = [SMALL_BUFFERS]  # over the columns of shape and kind, which are empty
         else:
-            cells += [_named(row, name).ljust(name), clean(row.source, source)]
+            cells += [padded(_named(row, name), name), clean(row.source, source)]
         lines.append(_line([*head, *cells], row, look))
     return lines
 
@@ -96,7 +98,9 @@ def _fitted(rows: Sequence[_Row], width: int, room: int) -> tuple[int, int, int]
     """The widths of shape, name and source in this room: the name is the first to give way."""
     extra = width + len(_INDENT) - PLAIN.width
     side = extra // 4 if extra > 0 else extra // 3
-    longest_name = max((len(_named(row, _NAME + max(0, extra // 2))) for row in rows), default=0)
+    longest_name = max(
+        (columns(_named(row, _NAME + max(0, extra // 2))) for row in rows), default=0
+    )
     widths = {
         "name": longest_name,
         "shape": min(_widest(rows, "shape"), _SHAPE + side),
@@ -121,8 +125,8 @@ def _pairs(rows: Sequence[_Row], look: Look) -> list[str]:
         if row.name == SMALL_BUFFERS:
             first, second = SMALL_BUFFERS, []
         else:
-            first = f"{row.kind.ljust(kinds)}  {clean(row.shape, room - kinds - _GAP)}"
-            source = min(len(row.source), room // 2)
+            first = f"{padded(row.kind, kinds)}  {clean(row.shape, room - kinds - _GAP)}"
+            source = min(columns(row.source), room // 2)
             name = _named(row, room - source - _GAP * bool(source))
             second = [row.bar[:head].rjust(head), name, clean(row.source, source)]
         lines.append(_line([row.count.rjust(counts), row.size.rjust(sizes), first], row, look))
@@ -131,14 +135,14 @@ def _pairs(rows: Sequence[_Row], look: Look) -> list[str]:
 
 
 def _widest(rows: Sequence[_Row], field: str) -> int:
-    return max((len(getattr(row, field)) for row in rows), default=0)
+    return max((columns(getattr(row, field)) for row in rows), default=0)
 
 
 def _named(row: _Row, width: int) -> str:
     """The name, shortened, and its note."""
     if row.name == SMALL_BUFFERS:
         return row.name
-    return clean(row.name, max(width - len(row.note), 1)) + row.note
+    return clean(row.name, max(width - columns(row.note), 1)) + row.note
 
 
 def _line(cells: Sequence[str], row: _Row, look: Look) -> str:

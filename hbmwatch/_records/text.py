@@ -32,13 +32,45 @@ _LAYOUT = re.compile(r"\{[^{}]*\}")
 
 
 def clean(text: str, width: int = _NAME) -> str:
-    """Foreign text without control and bidirectional characters, shortened in the middle."""
+    """Foreign text without control and bidirectional characters, shortened in the middle.
+
+    Args:
+        text: The text.
+        width: The columns of a terminal that it takes at most.
+    """
     cut = text if len(text) <= 2 * width else text[:width] + text[-width:]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cut)
-    if len(shown) <= width:
+    if columns(shown) <= width:
         return shown
     head = (width - 1) // 3
-    return f"{shown[:head]}\N{HORIZONTAL ELLIPSIS}{shown[-(width - 1 - head) :]}"
+    start, end = _fitting(shown, head), _fitting(shown[::-1], width - 1 - head)[::-1]
+    return f"{start}\N{HORIZONTAL ELLIPSIS}{end}"
+
+
+def columns(text: str) -> int:
+    """The columns of a terminal that a text takes at most: two for a wide character, as of Chinese.
+
+    A combining mark counts as one: what has no columns would have no limit.
+    """
+    if text.isascii():
+        return len(text)
+    import unicodedata  # most reports are ASCII
+
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def padded(text: str, width: int) -> str:
+    """The text with spaces up to this many columns."""
+    return text + " " * (width - columns(text))
+
+
+def _fitting(text: str, width: int) -> str:
+    """As much of the start of a text as has this many columns."""
+    if text.isascii():
+        return text[:width]
+    while columns(text) > width:
+        text = text[:-1]
+    return text
 
 
 def sentence(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.sizes import format_change, format_size
-from hbmwatch._records.text import clean, kind_name, packed, sentence, wrapped
+from hbmwatch._records.text import clean, columns, kind_name, packed, sentence, wrapped
 from hbmwatch._report.diff import Change, Group
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _table(found: Sequence[Change], top: int, look: Look) -> list[str]:
     for change, delta, kind in zip(shown, deltas, kinds, strict=True):
         room = look.width - indent
         source = clean(change.source, min(_SOURCE + max(0, extra // 2), room // 2))
-        room -= len(source) + 2 if source else 0
+        room -= columns(source) + 2 if source else 0
         name = clean(change.name, min(_NAME + max(0, extra // 2), room))
         cells = [f"    {delta:>{delta_width}}", kind.ljust(kind_width), name, source]
         line = "  ".join(filter(None, cells)).rstrip()

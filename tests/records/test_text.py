@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hbmwatch import DeviceMemory, OomMessage, OomReport, PeakOp
+from hbmwatch._records.buffer_table import buffer_rows
+from hbmwatch._records.look import Look
 from hbmwatch._records.memory_spaces import ON_CHIP
-from hbmwatch._records.text import clean, memory_space_name
+from hbmwatch._records.text import clean, columns, memory_space_name
 from hbmwatch._report.text import headline
 
 # Each <case>.json is a report that a real failure gave, and <case>.txt how it reads.
@@ -55,6 +57,24 @@ def test_foreign_text_comes_out_harmless(text: str, width: int) -> None:
 
     assert len(shown) <= width
     assert not any(ord(c) < 32 or c in "\x7f\x1b\u202e\u2066\u200b" for c in shown)
+
+
+def test_a_wide_character_takes_two_columns() -> None:
+    """A name is shortened, and columns stay in line, by what a terminal shows of it."""
+    assert [clean("数据/训练.py:12", width) for width in (15, 14, 4)] == [
+        "数据/训练.py:12",
+        "数据\u2026练.py:12",
+        "\u202612",
+    ]
+    ops = tuple(
+        PeakOp(f"x{n}", op_name=name, shape="f32[8]", size_bytes=2**20, source="训练.py:1")
+        for n, name in enumerate(["名前" * 30, "plain", "a名"])
+    )
+    rows = buffer_rows([(1, op) for op in ops], 3)
+    assert len({columns(row.partition("训练")[0]) for row in rows}) == 1
+    assert max(map(columns, rows)) <= 99
+    narrow = buffer_rows([(1, op) for op in ops], 3, Look(width=60))
+    assert max(map(columns, narrow)) <= 60
 
 
 def test_a_memory_space_has_the_name_of_xla_s_documentation() -> None:
