@@ -6,9 +6,10 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hbmwatch._analysis.graph import Parameter
+from hbmwatch._analysis.leaves import Argument, Batch, Output
 from hbmwatch._analysis.live_buffers import LiveBuffer, PeakBuffers, is_backward
 from hbmwatch._analysis.no_batch import added_by_index, looped_over
 from hbmwatch._jax.lowered import CallInfo, Leaf
@@ -16,107 +17,23 @@ from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.report import DeviceMemory
 from hbmwatch._records.roles import OPTIMIZER, argument_role
+from hbmwatch._xla.peak import row_name
 from hbmwatch._xla.program import Program
-from hbmwatch._xla.protos import HloInstructionProto, OpSharding, ShapeProto
-from hbmwatch._xla.shapes import element_count, unpadded_bytes
-from hbmwatch._xla.shardings import part_of, spread_over, tiles
+from hbmwatch._xla.protos import OpSharding
+from hbmwatch._xla.shapes import element_count
+from hbmwatch._xla.shardings import part_of, spread_over
 from hbmwatch._xla.types import float_bits
 
 T = TypeVar("T")
 # Roles of arguments whose first dimension is layers, experts or features.
-_NO_BATCH = frozenset(("parameters", OPTIMIZER, "cache"))
+_WEIGHTS = frozenset(("parameters", OPTIMIZER))
+_NO_BATCH = _WEIGHTS | {"cache"}
 # A remedy that frees less than a twentieth of the bytes over the limit leaves the program failing.
 SHARE_OF_OVER_LIMIT = 0.05
 # The compiler's scheduler alone moves a peak by up to 2%, so a smaller saving may not show.
 SHARE_OF_PEAK = 0.02
 # Several buffers may reach the minimum together, but nobody looks for a dozen tiny ones.
 LEAST_SHARE_OF_MINIMUM = 1 / 4
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A parameter of the program.
-
-    Attributes:
-        number: Its number in the program; jit drops arguments that nothing reads.
-        path: Its pytree path; "parameter 3" where the program does not name it.
-        dims: The dimensions on one device.
-        element_type: XLA's number of the element type.
-        size_bytes: Bytes of its allocation on one device.
-        sharding: Its sharding over the mesh; None on one device.
-        leaf: The pytree leaf of the call; None where the call is not known.
-        aliased: Whether an output reuses its memory.
-        in_hbm: Whether it is in the device's main memory.
-    """
-
-    number: int
-    path: str
-    dims: tuple[int, ...]
-    element_type: int
-    size_bytes: int
-    sharding: OpSharding | None
-    leaf: Leaf | None
-    aliased: bool
-    in_hbm: bool
-
-    @property
-    def tiles(self) -> tuple[int, ...]:
-        """The number of shards along each dimension."""
-        return tiles(self.sharding, len(self.dims))
-
-    @property
-    def global_dims(self) -> tuple[int, ...]:
-        """The dimensions of the whole array."""
-        if self.leaf is not None and len(self.leaf.shape) == len(self.dims):
-            return self.leaf.shape
-        return tuple(size * parts for size, parts in zip(self.dims, self.tiles))
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A result of the program.
-
-    Attributes:
-        index: Its position among the outputs.
-        path: Its pytree path; "output 3" where it is not known.
-        dims: The dimensions on one device.
-        element_type: XLA's number of the element type.
-        shape: Its shape on one device.
-        sharding: Its sharding over the mesh; None on one device.
-        leaf: The pytree leaf of the call; None where the call is not known.
-        aliased: Whether it reuses an argument's memory.
-        instruction: The instruction that computes it, alone or (a fusion) with other outputs; None
-            where the program does not say.
-    """
-
-    index: int
-    path: str
-    dims: tuple[int, ...]
-    element_type: int
-    shape: ShapeProto
-    sharding: OpSharding | None
-    leaf: Leaf | None
-    aliased: bool
-    instruction: HloInstructionProto | None
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes without padding, on one device."""
-        return unpadded_bytes(self.shape) or 0
-
-
-class Batch(NamedTuple):
-    """The batch of a program.
-
-    Attributes:
-        arguments: The arguments whose first dimension is the batch; none where there is no batch.
-        length: The length of that dimension on one device.
-        scaling_bytes: Bytes at the peak that scale with it.
-    """
-
-    arguments: tuple[Argument, ...]
-    length: int
-    scaling_bytes: int
 
 
 @dataclass(frozen=True)
@@ -240,6 +157,27 @@ class ProgramFacts:
             for known in self.buffers.graph.parameters
         )
 
+    @functools.cached_property
+    def argument_rows(self) -> dict[str, Argument]:
+        """The arguments by their rows in the summary, as it names these.
+
+        The row of a donated argument has the name of a later value where one reuses its memory.
+        """
+        parameters = self.buffers.graph.parameters
+        by_id = {p.instruction.id: a for p, a in zip(parameters, self.arguments, strict=True)}
+        rows = {p.instruction.name: a for p, a in zip(parameters, self.arguments, strict=True)}
+        for allocation in self.program.allocations:
+            if not allocation.is_entry_computation_parameter:
+                continue
+            places = [self.program.buffer(a.logical_buffer_id) for a in allocation.assigned]
+            held = [place for place in places if place is not None]
+            argument = next(
+                (by_id[b.instruction.id] for b in held if b.instruction.id in by_id), None
+            )
+            if argument is not None:
+                rows |= dict.fromkeys(map(row_name, held), argument)
+        return rows
+
     @staticmethod
     def _path_of(parameter: Parameter, leaf: Leaf | None) -> str:
         """The path of an argument; that of the leaf where XLA named the parameter for its user."""
@@ -309,21 +247,16 @@ class ProgramFacts:
 
         1. The argument is not returned updated, no gradient of its shape is an output, and its
            path does not say that it is parameters, an optimizer's state or a cache.
-        2. No argument has the length as another dimension, and no state has it as any dimension.
+        2. No argument has the length as another dimension, and no state or parameter has it as any
+           dimension: it would count layers, experts or features as the batch.
         3. The argument is not a table, whose rows are looked up.
         4. No loop reads an argument of the length row by row: the rows are layers or steps.
         5. The forward pass does not add so many rows by index: they are the edges of a graph.
         6. A vector alone is no batch unless something with more dimensions has its length first.
         7. Of several lengths, the one with the most bytes at the peak that scale with it.
         """
-        fixed = {size for a in self.arguments for size in a.dims[a.number not in self.state :]}
-        gradients = {
-            live.dims
-            for live in self.live
-            if live.op.kind == "output" and is_backward(live.context)
-        }
-        looped = looped_over(self.buffers.graph)
-        fixed |= {a.dims[0] for a in self.arguments if a.number in looped and a.dims}
+        fixed = self._fixed_lengths
+        gradients = self._gradients
         by_length: dict[int, list[Argument]] = {}
         for argument in self.arguments:
             if argument.number in self.state or argument.dims in gradients:
@@ -339,6 +272,31 @@ class ProgramFacts:
             if row.scaling_bytes and not table and self._has_examples(row):
                 return row
         return Batch((), 0, 0)
+
+    @functools.cached_property
+    def _gradients(self) -> frozenset[tuple[int, ...]]:
+        """The dimensions of the outputs that are gradients."""
+        outputs = (live for live in self.live if live.op.kind == "output")
+        return frozenset(live.dims for live in outputs if is_backward(live.context))
+
+    @functools.cached_property
+    def _fixed_lengths(self) -> frozenset[int]:
+        """The lengths of dimensions that no batch has: features, layers, and those of the state."""
+        looped = looped_over(self.buffers.graph)
+        lengths = {a.dims[0] for a in self.arguments if a.number in looped and a.dims}
+        for argument in self.arguments:
+            weights = argument_role(argument.path) in _WEIGHTS or argument.dims in self._gradients
+            lengths.update(argument.dims[not (argument.number in self.state or weights) :])
+        return frozenset(lengths)
+
+    def _batch_lengths(self, argument: Argument) -> frozenset[int]:
+        """The lengths that show the batch: of an argument's first dimension, or its first two.
+
+        Batch times sequence may be as large as a dimension of the weights (4 x 1024 = 4096), and
+        then says nothing.
+        """
+        first, both = (element_count(argument.dims[:n]) for n in (1, 2))
+        return frozenset({first} | ({both} - self._fixed_lengths))
 
     def _has_examples(self, row: Batch) -> bool:
         """Whether the rows of some arguments may be examples: neither edges nor one vector."""
@@ -378,14 +336,13 @@ class ProgramFacts:
         """The buffers at the peak that scale with the batch."""
         if not self.batch.arguments:
             return ()
-        dims = self.batch.arguments[0].dims
-        lengths = {element_count(dims[:n]) for n in (1, 2)}
+        lengths = self._batch_lengths(self.batch.arguments[0])
         candidates = (live for live in self.live if live.op.kind != "constant")
         return tuple(live for live in candidates if not lengths.isdisjoint(live.dims))
 
     def _scaling_bytes(self, argument: Argument) -> int:
         """The bytes at the peak that scale with the first dimension of an argument."""
-        lengths = {element_count(argument.dims[:n]) for n in (1, 2)}
+        lengths = self._batch_lengths(argument)
         return sum(size for dims, size in self._sizes.items() if not lengths.isdisjoint(dims))
 
     def scaled_bytes(self, share: float) -> float:

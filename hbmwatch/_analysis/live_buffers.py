@@ -247,7 +247,9 @@ class PeakBuffers:
         )
         if found is None or not found.metadata.op_name:
             return op.op_name, op.source, False
-        source = self.line_of(found)
+        # What an inner loop computes has its line; the stack is made by the outer one.
+        nested = filled is not None and found.opcode == "while"
+        source = self.line_of(filled.loop if filled is not None and nested else found)
         if filled is None:
             source = op.source or source
         return found.metadata.op_name, source, True

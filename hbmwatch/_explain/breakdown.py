@@ -6,7 +6,8 @@ import dataclasses
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-from hbmwatch._analysis.facts import Argument, ProgramFacts
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.leaves import Argument
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.paths import path_keys
@@ -113,11 +114,11 @@ def with_roles(facts: ProgramFacts) -> PeakSummary:
         for live in facts.live
         if not live.inferred and live.source != live.op.source
     }
-    arguments = _arguments(facts)
+    arguments = facts.argument_rows
     written |= {
         op.instruction: (arguments[op.instruction].path, "")
         for op in facts.summary.ops
-        if op.kind == "parameter" and op.op_name and op.instruction in arguments
+        if op.kind == "parameter" and op.instruction in arguments
         if arguments[op.instruction].path != op.op_name
     }
     make: Callable[..., PeakOp] = PeakOp
@@ -128,15 +129,9 @@ def with_roles(facts: ProgramFacts) -> PeakSummary:
     return dataclasses.replace(facts.summary, ops=tuple(ops))
 
 
-def _arguments(facts: ProgramFacts) -> dict[str, Argument]:
-    """The arguments by their instructions, as the summary names these."""
-    rows = (parameter.instruction.name for parameter in facts.buffers.graph.parameters)
-    return dict(zip(rows, facts.arguments, strict=True))
-
-
 def _roles(facts: ProgramFacts) -> Iterator[str]:
     """The role of each buffer of the peak."""
-    arguments = _arguments(facts)
+    arguments = facts.argument_rows
     saved = {live.op.instruction for live in facts.buffers.saved}
     lives = {live.op.instruction: live for live in facts.live}
     weights = {a.dims for a in facts.arguments if a.number in facts.state}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hbmwatch._analysis.facts import Argument, ProgramFacts
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.leaves import Argument
 from hbmwatch._findings import replication
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.libraries import uses

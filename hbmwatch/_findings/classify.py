@@ -94,6 +94,7 @@ RULES = (
     Rule(pairwise.GRAM_ADVICE, _all_rows(pairwise.is_gram)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.multiplies_rows)),
     Rule(dtype.CAST_ADVICE, dtype.is_cast_argument),
+    Rule(dtype.COPY_ADVICE, dtype.is_narrowed_argument),
     Rule(layout_copy.ADVICE, layout_copy.is_moved_argument),
     Rule(None, lambda candidate: candidate.is_argument),
     Rule(samples.ADVICE, _whole(pairwise.is_gradient_per_example)),

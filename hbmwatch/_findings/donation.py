@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hbmwatch._analysis.facts import Argument, Output, ProgramFacts
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.leaves import Argument, Output
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import DONATION, list_some, plural, short_paths
 from hbmwatch._findings.rows import rows_of

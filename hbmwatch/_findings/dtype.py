@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hbmwatch._analysis.facts import Argument, ProgramFacts
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.leaves import Argument
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import Advice, BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
@@ -29,6 +30,18 @@ CAST_ADVICE = BufferAdvice(
     link=ERROR_1000,
     will_not_help="jax.checkpoint: the float32 copy exists in full again when it is used",
     change=ADVICE.change,
+    names_argument=True,
+)
+COPY_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=ADVICE.prior_weight,
+    title="Whole arguments are cast to a narrower dtype, and both exist{at}",
+    remedy="Pass the arguments in the narrower dtype where the program only reads them, and keep "
+    "the wide ones where they are updated; or shard them, so that each device casts its part. "
+    "Where a loop over the layers reads the copy, cast one layer inside of it, and compile again: "
+    "XLA for TPU may still cast all layers in front of the loop.",
+    link=ERROR_1000,
+    will_not_help="jax.checkpoint or a smaller batch: the copy has the size of the arguments",
     names_argument=True,
 )
 # A program "is" bfloat16 if more than half of the bytes of its float arguments are that narrow.
@@ -99,6 +112,14 @@ def dtype_name(element_type: int) -> str:
         return "bfloat16"
     bits, _, rest = name[1:].partition("e")
     return f"float{bits}_e{rest}" if rest else f"float{bits}"
+
+
+def is_narrowed_argument(candidate: Candidate) -> bool:
+    """Whether the user casts a whole float argument to a narrower float type."""
+    bits = float_bits(candidate.first.element_type) or 0
+    ends = [float_bits(end.instruction.shape.element_type) or 0 for end in candidate.ends]
+    is_cast = candidate.first.name.endswith("convert_element_type")
+    return is_cast and candidate.is_argument and 0 < bits < min(ends)
 
 
 def is_cast_argument(candidate: Candidate) -> bool:

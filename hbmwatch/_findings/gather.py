@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hbmwatch._analysis.facts import Argument, ProgramFacts
+from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import elements
+from hbmwatch._analysis.leaves import Argument
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings import callback

@@ -8,7 +8,7 @@ from hbmwatch._findings.candidate import Candidate
 ADVICE = BufferAdvice(
     slug="jacobian",
     prior_weight=2.0,
-    title="A full Jacobian (or Hessian) is materialized{at}",
+    title="A Jacobian (or Hessian) is computed for its whole basis at once{at}",
     remedy="Use the right mode (jacfwd for few inputs, jacrev for few outputs), products (jvp, "
     "vjp, Hessian-vector) instead of the matrix, or jax.lax.map over the basis in chunks.",
     link="https://docs.jax.dev/en/latest/jacobian-vector-products.html",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -22,6 +22,10 @@ _GENERAL_REMEDY = (
 PRIOR_WEIGHT = 2.0
 # Every program has some padding; it is seldom the cause where no buffer is mostly padding.
 MOSTLY_PADDING = 2.0
+# Padding that is spread over more shapes than these has no remedy that one could follow.
+MOST_SHAPES = 3
+# Padding below a tenth of the largest is left out.
+LEAST_SHARE_OF_LARGEST = 0.1
 # From here on, another order of the dimensions is worth the work.
 LEAST_TO_MOVE = 2
 # Where more than half of the padding is in residuals, jax.checkpoint frees it with the residuals.
@@ -53,22 +57,65 @@ def find(facts: ProgramFacts) -> Finding | None:
     # The row of small buffers has no instruction, and XProf counts it as all padding.
     copied = _layout_copies(facts)
     ops = [op for op in facts.summary.ops if op.instruction and op.instruction not in copied]
-    total = sum(op.padding_bytes for op in ops)
-    worst = max(ops, key=lambda op: op.padding_bytes, default=None)
-    if worst is None or total < facts.minimum_saving_bytes:
+    shapes: dict[tuple[str, str], list[PeakOp]] = {}
+    for op in sorted(ops, key=lambda op: -op.padding_bytes):
+        if op.padding_bytes:
+            shapes.setdefault((op.shape, op.source), []).append(op)
+    named = sorted(shapes.values(), key=lambda same: -_padding(same))[:MOST_SHAPES]
+    named = [s for s in named if _padding(s) >= LEAST_SHARE_OF_LARGEST * _padding(named[0])]
+    padded_ops = [op for same in named for op in same]
+    total = _padding(padded_ops)
+    if not named or total < facts.minimum_saving_bytes:
         return None
+    worst, others = named[0][0], [same[0] for same in named[1:]]
     padded = tiled(worst.shape)
-    shape = worst.shape.partition("{")[0]
+    dims = dims_of(facts)
+    evidence = " ".join(f"{_describe_padding(same, tiled(same[0].shape), dims)}." for same in named)
     return ADVICE.finding(
-        title=f"Padding: tiled layouts add {format_size(total)} ({worst.expansion:.1f}x for {shape}"
-        f"{' at ' + worst.source if worst.source else ''})",
-        evidence=f"{format_size(total)} of the peak is padding. {worst.shape} takes "
-        f"{format_size(worst.size_bytes)} for {format_size(worst.unpadded_bytes)} of "
-        f"elements{describe(padded)}.",
-        remedy=remedy(worst, padded),
+        title=f"Padding: tiled layouts add {format_size(total)} ({worst.expansion:.1f}x for "
+        f"{_short(worst)}{', and in other buffers' if others else ''})",
+        evidence=evidence,
+        remedy=remedy(worst, padded)
+        + (" The same applies to the other buffers, each at its line." if others else ""),
         saves_bytes=total,
-        buffers=[op.instruction for op in ops if op.padding_bytes],
+        buffers=[op.instruction for op in padded_ops],
     )
+
+
+def _padding(ops: Sequence[PeakOp]) -> int:
+    """The bytes that layouts add to some buffers."""
+    return sum(op.padding_bytes for op in ops)
+
+
+def _short(op: PeakOp) -> str:
+    """The shape without its layout, and the line: "f32[8,3] at train.py:7"."""
+    return f"{op.shape.partition('{')[0]}{' at ' + op.source if op.source else ''}"
+
+
+def _describe_padding(
+    same: Sequence[PeakOp], padded: Padded | None, dims: Mapping[int, str]
+) -> str:
+    """What buffers of one shape take, and which of its dimensions is padded."""
+    op, several = same[0], f"{len(same)} x " if len(same) > 1 else ""
+    takes = "take" if several else "takes"
+    text = f"{several}{op.shape}{' at ' + op.source if op.source else ''} {takes} "
+    text += f"{format_size(sum(each.size_bytes for each in same))} for "
+    text += f"{format_size(sum(each.unpadded_bytes for each in same))} of elements"
+    text += describe(padded)
+    known = dims.get(padded.size, "") if padded is not None else ""
+    return f"{text}; {known}" if known else text
+
+
+def dims_of(facts: ProgramFacts) -> dict[int, str]:
+    """Which dimension of the arguments has a size, where one dimension alone has it.
+
+    The compiler's arrays are not those of the user's source: a size that both have is a hint.
+    """
+    found: dict[int, list[str]] = {}
+    for argument in facts.arguments:
+        for index, size in enumerate(argument.dims):
+            found.setdefault(size, []).append(f"{size} is dimension {index} of {argument.path}")
+    return {size: texts[0] for size, texts in found.items() if len(texts) == 1 and size > 1}
 
 
 def _layout_copies(facts: ProgramFacts) -> frozenset[str]:
@@ -156,10 +203,11 @@ def remedy(op: PeakOp, padded: Padded | None) -> str:
         else f"The program makes this buffer{' at ' + op.source if op.source else ''}: compute it "
         "with"
     )
+    compiled = "" if op.kind == "parameter" else " Compile again: XLA may still move it."
     return (
-        f"{made} the large dimension last ([{size}, {padded.dims[largest]}] instead of "
-        f"[{padded.dims[largest]}, {size}]), as separate arrays without dimension {index}, or with "
-        "that dimension merged into another one."
+        f"{made} dimension {largest} ({padded.dims[largest]}) last instead of dimension {index} "
+        f"({size}), as separate arrays without dimension {index}, or with that dimension merged "
+        f"into another one.{compiled}"
     )
 
 

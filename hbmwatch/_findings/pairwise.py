@@ -100,6 +100,8 @@ def gathers_pairs(candidate: Candidate) -> bool:
     What reads the gathered rows reads the array too; an embedding is looked up alone.
     """
     graph = candidate.facts.buffers.graph
+    if "reduce" in candidate.origin.chain:  # a sum of the gathered rows has no pairs
+        return False
     for end in candidate.origin.ends:
         table = graph.first(end.instruction) if end.instruction.opcode == "gather" else None
         if table is None or elements(table.shape) * LEAST_COPIES > elements(end.instruction.shape):

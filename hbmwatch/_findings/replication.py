@@ -89,18 +89,41 @@ def replicated_leaves(facts: ProgramFacts) -> list[ReplicatedLeaf]:
 
 
 def _leaf(facts: ProgramFacts, path: str, dims: tuple[int, ...], size: int) -> ReplicatedLeaf:
-    """A replicated leaf, and how to shard it: over the largest axis that divides a dimension."""
+    """A replicated leaf, and how to shard it: over the largest axis that divides a dimension.
+
+    That is the dimension along which an argument of as many dimensions is sharded, else the
+    largest.
+    """
     axes = sorted(facts.axes.items(), key=lambda axis: -axis[1])
     for axis, parts in axes:
-        divisible = [length for length in dims if length % parts == 0]
+        divisible = [i for i, length in enumerate(dims) if length and length % parts == 0]
         if divisible:
-            dimension = dims.index(max(divisible))
+            as_argument = _sharded_like(facts, dims)
+            natural = [i for i in divisible if i in as_argument]
+            dimension = min(natural) if natural else max(divisible, key=lambda i: (dims[i], -i))
             over = f"over {axis!r}" if axis else f"over the {parts} devices"
             how = f"dimension {dimension} ({dims[dimension]}) can be sharded {over}"
+            how += ", as an argument is" if natural else ""
+            uneven = max(dims)
+            if dimension not in natural and uneven % parts:
+                how += f". {parts} does not divide dimension {dims.index(uneven)} ({uneven}): a "
+                how += "sharding constraint along it leaves a result replicated, unless it is "
+                how += f"padded to a multiple of {parts}"
             return ReplicatedLeaf(path, size, size - size // parts, how)
     parts = axes[0][1] if axes else facts.device_count
     how = f"{parts} divides no dimension of {list(dims)}, so one has to be padded first"
     return ReplicatedLeaf(path, size, size - size // parts, how)
+
+
+def _sharded_like(facts: ProgramFacts, dims: tuple[int, ...]) -> set[int]:
+    """The dimensions along which arguments of this rank, and as long there, are sharded."""
+    return {
+        i
+        for argument in facts.arguments
+        if len(argument.dims) == len(dims)
+        for i, parts in enumerate(argument.tiles)
+        if parts > 1 and argument.global_dims[i] == dims[i]
+    }
 
 
 def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Finding:

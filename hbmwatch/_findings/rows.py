@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hbmwatch._analysis.facts import Argument, Output, ProgramFacts
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.leaves import Argument, Output
 
 # Between an output and what computes it are an entry of a tuple, and a copy.
 MOST_MOVES = 3
@@ -13,9 +14,8 @@ MOST_MOVES = 3
 def rows_of(facts: ProgramFacts, arguments: Iterable[Argument]) -> list[str]:
     """The instructions of arguments that have a row in the summary, as it names them."""
     rows = {op.instruction for op in facts.summary.ops if op.kind == "parameter"}
-    names = {p.number: p.instruction.name for p in facts.buffers.graph.parameters}
-    found = (names.get(argument.number, "") for argument in arguments)
-    return [name for name in found if name in rows]
+    names = {a.number: name for name, a in facts.argument_rows.items() if name in rows}
+    return [names[argument.number] for argument in arguments if argument.number in names]
 
 
 def rows_of_outputs(facts: ProgramFacts, outputs: Iterable[Output]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hbmwatch._analysis.facts import Output, ProgramFacts
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.leaves import Output
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.phrases import list_some, plural
 from hbmwatch._findings.rows import rows_of_outputs

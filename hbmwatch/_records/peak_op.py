@@ -66,6 +66,8 @@ class PeakOp:
     @property
     def shown_source(self) -> str:
         """The source line to show, likewise."""
+        if self.kind == "parameter" and self.written_name:  # the line is that of a later value
+            return self.written_source
         return self.written_source or self.source
 
     @property

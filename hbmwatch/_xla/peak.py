@@ -158,6 +158,12 @@ def _describe(buffer: Buffer, known: _Shapes) -> tuple[str, int]:
     return text, buffer.proto.size if unpadded is None else unpadded
 
 
+def row_name(buffer: Buffer) -> str:
+    """The instruction of a buffer as its row names it, with its place in a tuple ("fusion{1}")."""
+    index = buffer.proto.defined_at.shape_index
+    return buffer.instruction.name + (f"{{{','.join(map(str, index))}}}" if index else "")
+
+
 def _row(
     program: Program,
     buffer: Buffer,
@@ -167,12 +173,11 @@ def _row(
 ) -> PeakOp:
     """The row of one buffer."""
     instruction = buffer.instruction
-    index = buffer.proto.defined_at.shape_index
     shape, unpadded_bytes = _describe(buffer, shapes)
     frames = program.stack(instruction)
     stack = tuple(frame.line for frame in frames)
     return PeakOp(
-        instruction=instruction.name + (f"{{{','.join(map(str, index))}}}" if index else ""),
+        instruction=row_name(buffer),
         opcode=instruction.opcode,
         op_name=instruction.metadata.op_name,
         shape=shape,

@@ -10,6 +10,7 @@ import pytest
 
 from hbmwatch._analysis import facts
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._explain.breakdown import with_roles
 from hbmwatch._findings.rank import find_findings
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.report import DeviceMemory, LiveArrays
@@ -121,3 +122,29 @@ def test_what_others_hold_leaves_less_room() -> None:
 
     assert facts.over_limit_bytes == over
     assert [finding.slug for finding in find_findings(facts)] == ["live-arrays"]
+
+
+def test_a_donated_argument_keeps_its_path_where_a_later_value_reuses_its_memory() -> None:
+    """XProf names the row after the later value."""
+
+    def step(state: tuple[jax.Array, jax.Array], flag: jax.Array) -> object:
+        a, b = state
+        new = jax.lax.cond(
+            flag,
+            lambda s: (jnp.sin(s[0]) @ s[1], jnp.cos(s[1])),
+            lambda s: (s[0], s[1] * 2),
+            (a, b),
+        )
+        return new, jnp.sum(a)
+
+    array = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    flag = jax.ShapeDtypeStruct((), jnp.bool_)
+    facts = explain(jax.jit(step, donate_argnums=0).lower((array, array), flag)).facts
+    rows = [op.instruction for op in facts.summary.ops if op.kind == "parameter"]
+    own = {p.instruction.name for p in facts.buffers.graph.parameters}
+
+    assert not set(rows) <= own
+    assert sorted(facts.argument_rows[row].path for row in rows) == ["state[0]", "state[1]"]
+    assert [op.path for op in with_roles(facts).ops if op.kind == "parameter"] == [
+        facts.argument_rows[row].path for row in rows
+    ]

@@ -12,10 +12,10 @@ from tests.hlo import S32, Hlo
 
 
 def over_layers(rows: int, starts_with: str = "parameter") -> ProgramFacts:
-    """A loop that reads one row of "w" after the other, or of a value, beside a bias like it."""
+    """A loop that reads one row of "xs" after the other, or of a value, beside "ys" like it."""
     hlo = Hlo()
-    w = hlo.parameter(24, 64, 64, path="w")
-    hlo.parameter(24, 64, path="b")
+    w = hlo.parameter(24, 64, 64, path="xs")
+    hlo.parameter(24, 64, path="ys")
     w = w if starts_with == "parameter" else hlo.add(starts_with, w, dims=(24, 64, 64))
     begin = hlo.add("tuple", w)
     body = hlo.inner()

@@ -36,6 +36,7 @@ def test_the_order_of_the_rules() -> None:
     assert slugs == [
         "constant",
         "callback",
+        "callback",
         "host-fetch",
         "layout-copy",
         "(ordinary)",
@@ -43,7 +44,9 @@ def test_the_order_of_the_rules() -> None:
         "stacked-outputs",
         "jacobian",
         "one-hot",
+        "samples",
         "unrolled-loop",
+        "gathered-rows",
         "pairwise",
         "pairwise",
         "attention-scores",
@@ -52,12 +55,15 @@ def test_the_order_of_the_rules() -> None:
         "samples",
         "logits",
         "pairwise",
+        "pairwise",
+        "dtype",
         "dtype",
         "layout-copy",
         "(ordinary)",
         "samples",
         "pairwise",
         "samples",
+        "gathered-rows",
         "random-bits",
     ]
 

@@ -85,7 +85,7 @@ def test_leaves_are_the_same_by_their_last_keys(argument: str, output: str, same
     [
         (
             named("moments_in_float32"),
-            "result['mu'][0] is f32, but state['params'][0] is bf16",
+            "result['mu'][0] is f32, but state['mu'][0] is bf16",
         ),
         (
             named("donated_other_sharding"),

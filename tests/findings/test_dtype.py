@@ -104,3 +104,23 @@ def test_a_whole_argument_that_is_cast_up_is_found(wide: int, slug: str | None) 
 def test_every_float_type_has_a_name_in_jax() -> None:
     """All 15 of XLA, under the names that JAX has for them."""
     assert {kind: dtype_name(kind) for kind in PrimitiveType if float_bits(kind)} == FLOATS
+
+
+@pytest.mark.parametrize(
+    ("narrow", "name", "slug"),
+    [
+        (BF16, "jit(f)/convert_element_type", "dtype"),
+        (BF16, "jit(f)/dot_general", None),
+        (F32, "jit(f)/convert_element_type", None),
+    ],
+    ids=["a copy in bfloat16", "cast by XLA for a product", "the same dtype"],
+)
+def test_a_whole_argument_that_is_cast_down_is_found(
+    narrow: int, name: str, slug: str | None
+) -> None:
+    """A bfloat16 copy of all weights exists beside them."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512, dtype=F32, path="w")
+    made = hlo.add("convert", w, dims=(512, 512), dtype=narrow, name=name)
+
+    assert classified(hlo.facts((made,))) == slug

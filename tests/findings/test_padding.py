@@ -31,13 +31,15 @@ def test_padding_is_size_less_elements() -> None:
             "f32[33554432,3]{1,0:T(8,128)}",
             "parameter",
             ": dimension 1 (3) is padded to a multiple of 128 (128)",
-            "Pass the array with the large dimension last ([3, 33554432] instead of [33554432, 3])",
+            "Pass the array with dimension 0 (33554432) last instead of "
+            "dimension 1 (3), as separate ",
         ),
         (
             "f32[33554432,3]{1,0:T(8,128)}",
             "temporary",
             ": dimension 1 (3) is padded to a multiple of 128 (128)",
-            "The program makes this buffer at train.py:7: compute it with the large dimension last",
+            "The program makes this buffer at train.py:7: compute it with dimension 0 (33554432) "
+            "last instead of dimension 1 (3), as separate arrays without dimension 1",
         ),
         (
             "f32[33554432,64]{1,0:T(8,128)}",
@@ -144,3 +146,31 @@ def test_small_buffers_are_no_padding() -> None:
 def test_an_argument_in_another_layout_has_its_own_finding() -> None:
     """The compiler makes the padded copy: no order of dimensions in the program changes it."""
     assert slugs(explained("narrow_table").findings) == ["layout-copy"]
+
+
+def test_padding_counts_only_in_the_buffers_that_are_named() -> None:
+    """Three shapes at most, and none below a tenth of the largest; each is in the evidence."""
+    hlo = Hlo()
+    hlo.parameter(1024, 2, path="w")
+    rows = (1024, 768, 640, 512, 64)
+    made = [hlo.add("sort", dims=(size, 64), name="jit(f)/sort") for size in rows]
+    sizes = {each: 2 * size * 256 for each, size in zip(made, rows, strict=True)}
+    finding = padding.find(hlo.facts(made, sizes=sizes))
+
+    assert finding is not None
+    assert finding.saves_bytes == (1024 + 768 + 640) * 256
+    assert len(finding.buffers) == padding.MOST_SHAPES == 3
+    assert finding.evidence.count(" takes ") == 3
+    assert finding.title.endswith("(2.0x for f32[1024,64], and in other buffers)")
+
+
+def test_a_padded_size_that_one_argument_has_is_named_by_the_argument() -> None:
+    """The compiler's array is not in the source, but the size is."""
+    hlo = Hlo()
+    hlo.parameter(64, 8, path="images")
+    hlo.parameter(8, 512, path="w")
+
+    assert padding.dims_of(hlo.facts((hlo.add("sort", dims=(4, 64)),))) == {
+        64: "64 is dimension 0 of images",
+        512: "512 is dimension 1 of w",
+    }

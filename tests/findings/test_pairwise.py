@@ -178,3 +178,23 @@ def test_the_index_of_a_sort_is_of_the_buffer_that_it_orders() -> None:
 
     assert finding.slug == "pairwise"
     assert len(finding.buffers) == 2
+
+
+@pytest.mark.parametrize(
+    ("dims", "slug"), [((4096, 64, 8), "pairwise"), ((4096, 64), None)], ids=["rows", "their sum"]
+)
+def test_a_sum_of_gathered_rows_has_no_pairs(dims: tuple[int, ...], slug: str | None) -> None:
+    """Only the gathered rows are."""
+    hlo = Hlo()
+    x = hlo.parameter(4096, 8, path="x")
+    index = hlo.parameter(4096, 64, dtype=S32, path="index")
+    inside = hlo.inner()
+    table = inside.add("parameter", dims=(4096, 8))
+    rows = inside.add("parameter", dims=(4096, 64), dtype=S32)
+    whole = inside.add("gather", table, rows, dims=(4096, 64, 8), name="jit(f)/gather")
+    if len(dims) == 2:
+        inside.add("reduce", whole, dims=dims, name="jit(f)/reduce_sum")
+    made = hlo.fusion(x, index, dims=dims, inside=inside, name="jit(f)/gather")
+    hlo.add("subtract", x, made, dims=dims, name="jit(f)/sub")
+
+    assert classified(hlo.facts((made,))) == slug

@@ -100,3 +100,36 @@ def test_a_replicated_batch_is_a_mistake_along_a_data_axis(
         expected = ReplicatedBatch(axis, scaling - scaling // parts[axis])
 
     assert replicated_batch(batch(axes, sharded)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sharded", "dims", "how"),
+    [
+        (0, (128, 1024, 512), "dimension 0 (128) can be sharded over 'data', as an argument is"),
+        (None, (128, 1024, 512), "dimension 1 (1024) can be sharded over 'data'"),
+        (
+            None,
+            (1025, 1024),
+            "dimension 1 (1024) can be sharded over 'data'. 4 does not divide dimension 0 (1025): "
+            "a sharding constraint along it leaves a result replicated, unless it is padded to a "
+            "multiple of 4",
+        ),
+    ],
+    ids=["as an argument", "the largest", "one that is not divisible"],
+)
+def test_the_dimension_to_shard(sharded: int | None, dims: tuple[int, ...], how: str) -> None:
+    """As an argument is sharded, else the largest that the axis divides."""
+    hlo = Hlo()
+    parts = [4 if i == sharded else 1 for i in range(len(dims))]
+    hlo.parameter(*(size // n for size, n in zip(dims, parts, strict=True)), path="w")
+    made = hlo.add("sort", dims=dims)
+    (leaf,) = replicated_leaves(
+        hlo.facts(
+            outputs=(made,),
+            call=MESH,
+            spmd_parameters_shardings=[tiled(*parts) if sharded is not None else tiled(4, 1)],
+            spmd_output_sharding=REPLICATED,
+        )
+    )
+
+    assert leaf.how == how

@@ -74,3 +74,25 @@ def test_gradients_of_weights_for_each_example(
     made = hlo.add("sort", dims=dims, name=name)
 
     assert samples.is_weight_gradient(largest(hlo.facts((made,)))) == of_weights
+
+
+@pytest.mark.parametrize(
+    ("rows", "remedy"),
+    [
+        ((512, 256), "The results of the program among them (256 KiB) stay as large."),
+        ((512, 0), "and reduce inside."),
+    ],
+    ids=["a temporary and a result", "a temporary"],
+)
+def test_a_result_does_not_count_beside_what_chunks_free(
+    rows: tuple[int, int], remedy: str
+) -> None:
+    """It stays in full, and the temporary is freed."""
+    hlo = Hlo()
+    x = hlo.parameter(8, path="x")
+    made = hlo.add("sort", x, dims=(rows[0], 512), name="jit(f)/vmap()/sort")
+    names = [hlo.add("sort", x, dims=(rows[1], 256), name="jit(f)/vmap()/sort")] if rows[1] else []
+    (finding,) = classify.find(hlo.facts((made,), outputs=tuple(names)))
+
+    assert finding.saves_bytes == rows[0] * 512 * 4
+    assert finding.remedy.endswith(remedy)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -11,6 +14,7 @@ from hbmwatch._findings import classify, residuals
 from hbmwatch._findings.stacked_outputs import is_loop_state
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
+from tests.findings.cases import explain
 from tests.findings.small import classified, largest
 from tests.hlo import Hlo, shape_of
 
@@ -156,3 +160,24 @@ def test_a_loop_in_a_loop_starts_from_what_enters_the_outer_one(
     hlo.add("while", begin, shape=shape, calls=outer)
 
     assert classified(hlo.facts((update,))) == slug
+
+
+def test_what_an_inner_scan_makes_is_stacked_at_the_line_of_the_outer_one() -> None:
+    """The value has the line of the inner scan, whose outputs may be needed."""
+
+    def one(carry: Any, _: None) -> tuple[Any, Any]:
+        return jnp.sin(carry) * 1.1, jnp.cos(carry)
+
+    def update(carry: Any, _: None) -> tuple[Any, Any]:
+        return jax.lax.scan(one, carry, None, length=16)
+
+    def train(carry: Any) -> Any:
+        return jax.lax.scan(update, carry, None, length=32)[1]  # the outer scan
+
+    finding = explain(jax.jit(train).lower(jax.ShapeDtypeStruct((64, 64), jnp.float32))).findings[0]
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    outer = next(n for n, line in enumerate(lines, 1) if line.endswith("# the outer scan"))
+
+    assert finding.title == (
+        f"A scan stacks its outputs over all steps at test_stacked_outputs.py:{outer}"
+    )
