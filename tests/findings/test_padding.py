@@ -45,8 +45,8 @@ def test_padding_is_size_less_elements() -> None:
             "f32[33554432,64]{1,0:T(8,128)}",
             "parameter",
             ": dimension 1 (64) is padded to a multiple of 128 (128)",
-            "Pass the array with the large dimension last ([64, 33554432] instead of "
-            "[33554432, 64])",
+            "Pass the array with dimension 0 (33554432) last instead of "
+            "dimension 1 (64), as separate ",
         ),
         (
             "f32[33554432,65]{1,0:T(8,128)}",
