@@ -7,8 +7,8 @@ there.
 
 A command's file imports only what is light at its top, because every start of `hbmwatch` imports
 it: jax, numpy, protobuf and what loads them belong inside the function that runs the command.
-A command raises `CommandError`, or lets a `ProfileError` pass, to end with one sentence on stderr
-and exit status 3. `console` prints, reads files and shows progress.
+A command raises `CommandError`, or lets a `ProfileError` or `SettingError` pass, to end with one
+sentence on stderr and exit status 3. `console` prints, reads files and shows progress.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hbmwatch._cli.completion import SHELLS, Parser, PrintCompletion
 from hbmwatch._cli.console import discard_output, print_on_stderr
 from hbmwatch._cli.versions import ShowVersions
 from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._records.setting_error import SettingError
 
 COMMANDS = (
     run.COMMAND,
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(status, int):
             sys.stdout.flush()
             return status
-    except (ProfileError, CommandError) as error:
+    except (ProfileError, CommandError, SettingError) as error:
         print_on_stderr(str(error))
         return UNUSABLE
     except OSError as error:  # of stdout: its reader is gone, or the disk is full

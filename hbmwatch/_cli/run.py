@@ -32,10 +32,7 @@ def _run(options: argparse.Namespace) -> Callable[[], int]:
     """The program, which runs as `python SCRIPT ARGS` does."""
     from hbmwatch._watch.switch import is_disabled
 
-    try:
-        is_disabled()
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    is_disabled()  # raises SettingError now, not when the program has failed
     return functools.partial(_program, options)
 
 

@@ -23,6 +23,7 @@ from hbmwatch._profiles.child_process import ended_by, interpreter, last_lines
 from hbmwatch._profiles.python_path import python_path
 from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._records.setting_error import SettingError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -48,7 +49,7 @@ def time_limit() -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise ValueError(f"HBMWATCH_REMOTE_SECONDS={text!r} is not a number of seconds above 0")
+        raise SettingError(f"HBMWATCH_REMOTE_SECONDS={text!r} is not a number of seconds above 0")
     return seconds
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from hbmwatch._records.setting_error import SettingError
+
 
 def is_disabled() -> bool:
     """Whether HBMWATCH_DISABLE is set; strictly parsed, so that a typo does not go unnoticed."""
@@ -12,4 +14,4 @@ def is_disabled() -> bool:
         return False
     if value in ("1", "true", "yes", "on"):
         return True
-    raise ValueError(f"HBMWATCH_DISABLE={value!r} is neither true nor false: use 1 or 0")
+    raise SettingError(f"HBMWATCH_DISABLE={value!r} is neither true nor false: use 1 or 0")

@@ -185,3 +185,29 @@ def test_the_script_is_installed() -> None:
     if not scripts:
         pytest.skip("hbmwatch is not installed, only on the path")
     assert {script.load() for script in scripts} == {main}
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments"),
+    [
+        ("HBMWATCH_REMOTE_SECONDS", ["peak", "memory://run"]),
+        ("HBMWATCH_REMOTE_SECONDS", ["diff", "memory://run", "memory://run"]),
+        ("HBMWATCH_REMOTE_SECONDS", ["show", "memory://run"]),
+        ("HBMWATCH_REMOTE_SECONDS", ["fold", "memory://run"]),
+        ("HBMWATCH_REMOTE_SECONDS", ["explain", "memory://run"]),
+        ("HBMWATCH_DISABLE", ["run", "train.py"]),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_a_sentence(
+    variable: str,
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the environment, with exit status 3."""
+    monkeypatch.setenv(variable, "soon")
+
+    status, out, err = run(capsys, *arguments)
+
+    assert (status, out, len(err.splitlines())) == (3, "", 1)
+    assert err.startswith(f"hbmwatch: {variable}='soon' is ")
