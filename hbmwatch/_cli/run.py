@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -30,13 +31,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> Callable[[], int]:
     """The program, which runs as `python SCRIPT ARGS` does."""
+    from hbmwatch._records.addresses import remote_address
     from hbmwatch._watch.switch import is_disabled
 
     is_disabled()  # raises SettingError now, not when the program has failed
-    return functools.partial(_program, options)
+    # The program may change the working directory before it fails.
+    page = None if options.html is None else os.path.abspath(options.html)
+    if options.logdir is not None and remote_address(options.logdir) is None:
+        options.logdir = os.path.abspath(options.logdir)
+    return functools.partial(_program, options, page)
 
 
-def _program(options: argparse.Namespace) -> int:
+def _program(options: argparse.Namespace, page: str | None) -> int:
     """Run the program, and leave an error of it to the interpreter, with our report of an OOM."""
     sys.argv = [options.script, *options.arguments]
     error: BaseException
@@ -49,7 +55,7 @@ def _program(options: argparse.Namespace) -> int:
         error = _explained(raised, options.logdir)
     except BaseException as raised:
         error = raised
-    sys.excepthook = functools.partial(_print_error, options, sys.excepthook)
+    sys.excepthook = functools.partial(_print_error, options, page, sys.excepthook)
     raise error
 
 
@@ -78,6 +84,7 @@ def _explained(error: Exception, logdir: str | None) -> BaseException:
 
 def _print_error(
     options: argparse.Namespace,
+    page: str | None,
     hook: Callable[..., object],
     kind: type[BaseException],
     error: BaseException,
@@ -96,10 +103,10 @@ def _print_error(
     else:  # the report is among its notes, or those of its cause
         frames = programs_frames(frames)
         hook(kind, error.with_traceback(frames), frames)
-    if options.html is None or report is None:
+    if page is None or report is None:
         return
     try:
-        write_text(options.html, report.to_html())
+        write_text(page, report.to_html())
     except CommandError as failed:
         print_on_stderr(str(failed))
     else:

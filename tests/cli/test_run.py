@@ -154,8 +154,9 @@ def test_a_folder_and_an_archive_run_as_without(kind: str, tmp_path: Path) -> No
 
 
 def test_an_oom_prints_the_report_in_place_of_frames(tmp_path: Path) -> None:
-    """On stderr, with exit status 1, in the log folder and as a page."""
-    (tmp_path / "train.py").write_text(OOM)
+    """On stderr, with exit status 1, in the log folder and as a page, wherever the script goes."""
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "train.py").write_text(f"import os\nos.chdir('outputs')\n{OOM}")
     options = ["--html", "oom.html", "--logdir", "logs"]
 
     ran = run_in_child("run", *options, "train.py", "--html", cwd=tmp_path)
