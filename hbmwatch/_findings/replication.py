@@ -116,13 +116,17 @@ def _leaf(facts: ProgramFacts, path: str, dims: tuple[int, ...], size: int) -> R
 
 
 def _sharded_like(facts: ProgramFacts, dims: tuple[int, ...]) -> set[int]:
-    """The dimensions along which arguments of this rank, and as long there, are sharded."""
+    """The dimensions along which arguments of this shape are sharded.
+
+    Of those of another shape, the first one counts alone: experts, layers or rows.
+    """
     return {
         i
         for argument in facts.arguments
         if len(argument.dims) == len(dims)
         for i, parts in enumerate(argument.tiles)
         if parts > 1 and argument.global_dims[i] == dims[i]
+        if i == 0 or argument.global_dims == dims
     }
 
 
