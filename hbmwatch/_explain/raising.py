@@ -90,11 +90,8 @@ def hide_own_frames(explained: Exception) -> None:
     what a bare call would show, in every tool. Where JAX's traceback filtering is off, all frames
     stay.
     """
-    try:  # at the end of the interpreter the names of a module are None
-        if not _filters_nothing():
-            explained.__traceback__ = _callers_frames(explained)
-    except Exception:  # noqa: SIM105
-        pass
+    if not _filters_nothing():
+        explained.__traceback__ = _callers_frames(explained)
 
 
 def _say_why(error: Exception, failed: Exception) -> None:

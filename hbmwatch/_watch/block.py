@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -78,7 +79,8 @@ class WatchContext:
             elif isinstance(error, Exception):
                 self._explain(error, before)
         except Exception as explained:
-            hide_own_frames(explained)
+            with contextlib.suppress(Exception):
+                hide_own_frames(explained)
             raise
 
     def _wait(self, before: dict[int, Any]) -> None:

@@ -105,7 +105,8 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
             try:
                 explain(error, partial(failed_call, args, kwargs, out, history), settings)
             except Exception as explained:
-                hide(explained)
+                with suppress(Exception):
+                    hide(explained)
                 raise
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import time
@@ -78,7 +79,8 @@ class Lowered(Stage):
             try:
                 raise_explained(error, lambda: known, self._settings)
             except Exception as explained:
-                hide_own_frames(explained)
+                with contextlib.suppress(Exception):
+                    hide_own_frames(explained)
                 raise
             raise
         seconds = time.perf_counter() - start
@@ -139,7 +141,8 @@ def explaining(trace: Callable[..., Any], settings: Settings) -> Callable[..., A
             try:
                 raise_explained(error, FailedCall, settings)
             except Exception as explained:
-                hide_own_frames(explained)
+                with contextlib.suppress(Exception):
+                    hide_own_frames(explained)
                 raise
             raise
 

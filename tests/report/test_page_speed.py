@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_a_hundred_thousand_buffers_are_small_and_fast(
     report = large_report(COUNT)
     before = time.process_time()
     browser = show(report)
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < (2 if sys.gettrace() is None else 6)  # with coverage
     assert (tmp_path / "report.html").stat().st_size < 5e6
     assert seconds(browser, "Script") < 1
     for action, most in BUDGETS.items():
