@@ -66,8 +66,7 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
 
     Args:
         target: What is called.
-        failed_call: Describes a call that failed, from its args, its kwargs, the outputs that it
-            gave before it failed, and the CompileHistory.
+        failed_call: Describes a failed call, from args, kwargs, outputs (if any) and history.
         settings: The arguments of watch_hbm.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target

@@ -52,7 +52,7 @@ def test_two_commands_show_a_report_and_run_the_tests() -> None:
 
     setup = r"python3\.11 -m venv \.venv && \.venv/bin/pip install -q "
     assert re.fullmatch(setup + r"\. && \.venv/bin/python -m hbmwatch demo", demo)
-    assert re.fullmatch(setup + r"'\.\[test\]' && \.venv/bin/python -m pytest -q", tests)
+    assert re.fullmatch(setup + r"-e '\.\[test\]' && \.venv/bin/python -m pytest -q", tests)
     assert re.findall(".*-m pytest -q$", README, re.MULTILINE) == [tests]
 
 
