@@ -70,8 +70,7 @@ def wrap_call(target: Any, failed_call: Callable[..., FailedCall], settings: Set
         settings: The arguments of watch_hbm.
     """
     call = _traced_call(target, settings) if settings.capture == "always" else target
-    history = CompileHistory()
-    wait_for_outputs, must_wait = _WAITS[settings.sync], True
+    history, wait_for_outputs, must_wait = CompileHistory(), _WAITS[settings.sync], True
     # Bound here, because at the end of the interpreter the names of a module are None.
     explain, partial, suppress = raise_explained, functools.partial, contextlib.suppress
     hide, compiled_since = hide_own_frames, compiles.compiled_since
