@@ -164,6 +164,20 @@ def test_padding_counts_only_in_the_buffers_that_are_named() -> None:
     assert finding.title.endswith("(2.0x for f32[1024,64], and in other buffers)")
 
 
+@pytest.mark.parametrize(("rows", "count"), [(128, 2), (120, 1)])
+def test_padding_below_a_tenth_of_the_largest_is_not_named(rows: int, count: int) -> None:
+    """A tenth of 1280 rows, and less."""
+    hlo = Hlo()
+    hlo.parameter(1024, 2, path="w")
+    made = [hlo.add("sort", dims=(size, 64), name="jit(f)/sort") for size in (1280, rows)]
+    sizes = {each: 2 * size * 256 for each, size in zip(made, (1280, rows), strict=True)}
+    finding = padding.find(hlo.facts(made, sizes=sizes))
+
+    assert finding is not None
+    assert len(finding.buffers) == count
+    assert padding.LEAST_SHARE_OF_LARGEST == 0.1
+
+
 def test_a_padded_size_that_one_argument_has_is_named_by_the_argument() -> None:
     """The compiler's array is not in the source, but the size is."""
     hlo = Hlo()

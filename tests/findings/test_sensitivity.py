@@ -31,13 +31,15 @@ ANSWERED = {
     "program: analysis/test_live_buffers.py",
     "_analysis.live_buffers.MOST_VISITS": "it bounds the time of a report on a large program: "
     "analysis/test_live_buffers.py",
+    "_findings.aggregate.LEAST_SHARE_OF_STATE": "half and double name the same states here: "
+    "test_aggregate.py",
     "_findings.attention_scores.PRIOR_WEIGHT": "no other finding is near it here: "
     "test_attention_scores.py",
     "_findings.attention_scores.KEPT_WEIGHT": "scores are a third of the residuals here: "
     "test_attention_scores.py",
     "_findings.checkpoint.LEAST_NESTED_LAYERS": "one program has 64 checkpointed layers, the "
     "others 24 or fewer: test_checkpoint.py",
-    "_findings.donation.LEAST_SHARE": "arguments here are large, or steps of a few bytes: "
+    "_findings.donation.LEAST_SHARE": "half and double name the same arguments here: "
     "test_donation.py",
     "_findings.gather.PRIOR_WEIGHT": "what is gathered whole is the only finding of its programs: "
     "test_gather.py",
@@ -45,17 +47,18 @@ ANSWERED = {
     "test_gather.py",
     "_findings.gather.LEAST_SHARE_OF_MINIMUM": "copies here are all large: test_gather.py",
     "_findings.gather.MOST_MOVES": "an all-reduce is one step from the rows: test_gather.py",
-    "_findings.gathered_rows.LEAST_GROWTH": "rows here are there 16 times and more: "
+    "_findings.gathered_rows.LEAST_GROWTH": "half and double find the same rows here: "
     "test_gathered_rows.py",
-    "_findings.gathered_rows.LEAST_EDGES": "one graph has millions of edges: test_gathered_rows.py",
+    "_findings.gathered_rows.LEAST_EDGES": "half and double find the same edges here: "
+    "test_gathered_rows.py",
     "_findings.host_fetch.NEEDED_AT_ONCE": "one program fetches one array: test_host_fetch.py",
     "_findings.layers.SAMPLED_INSTRUCTIONS": "the first instructions of a forward pass tell: "
     "test_layers.py",
     "_findings.long_lived.LEAST_POINTS": "all of these programs are longer: test_long_lived.py",
-    "_findings.padding.PRIOR_WEIGHT": "padding is the only finding of its programs, or follows by "
-    "far: test_padding.py",
-    "_findings.padding.LEAST_TO_MOVE": "the first dimension here is never the large one, or the "
-    "other is padded many times: test_padding.py",
+    "_findings.padding.LEAST_SHARE_OF_LARGEST": "half and double name the same shapes here: "
+    "test_padding.py",
+    "_findings.padding.LEAST_TO_MOVE": "half and double give the same remedies here: "
+    "test_padding.py",
     "_findings.padding.SHARE_IN_RESIDUALS": "the padding of these programs is nearly all in "
     "residuals, or not at all: test_padding.py",
     "_findings.padding.MOSTLY_PADDING": "padded buffers here are 2 times their elements, or hardly "
@@ -69,17 +72,19 @@ ANSWERED = {
     "test_pairwise.py",
     "_findings.products.LEAST_GROWTH": "logits here are 64 times their factors, and layers at most "
     "4 times: test_logits.py",
-    "_findings.rank.LEAST_SHARE_OF_PEAK": "causes here free more than all that is missing: "
+    "_findings.rank.LEAST_SHARE_OF_PEAK": "half and double give the same order here: test_rank.py",
+    "_findings.rank.LEAST_SHARE_OF_OVER_LIMIT": "half and double give the same order here: "
     "test_rank.py",
-    "_findings.rank.LEAST_SHARE_OF_OVER_LIMIT": "causes here free more than half of what is "
-    "missing: test_rank.py",
     "_findings.replication.LEAST_SHARE_OF_MINIMUM": "these programs have no biases or step "
     "counters: test_replication.py",
     "_findings.rows.MOST_MOVES": "outputs here are one step from what computes them: "
     "test_verdict.py",
+    "_findings.state_copies.COPIES_OF_ADAM": "no state here has an accumulator: test_aggregate.py",
+    "_findings.state_copies.COPIES_WITH_ACCUMULATOR": "no state here has an accumulator: "
+    "test_aggregate.py",
     "_findings.unrolled_loop.MOST_PER_ARGUMENT": "its results are like no argument: "
     "test_unrolled_loop.py",
-    "_findings.zero_gradients.MOST_MOVES": "one program returns zeros, as they are made: "
+    "_findings.zero_gradients.MOST_MOVES": "half and double find the same results here: "
     "test_zero_gradients.py",
 }
 
