@@ -34,6 +34,7 @@ def compiled(function: Callable[..., Any]) -> Program:
     return parse_program(proto, "jit_f(1)")
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 7), reason="this jax reads slices without a helper")
 @pytest.mark.parametrize(
     "function", [first, second, lambda xs: (first(xs), second(xs))], ids=["first", "second", "both"]
 )

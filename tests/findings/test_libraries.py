@@ -127,6 +127,9 @@ def numpyro_draws() -> Any:
     return jax.jit(predict).lower(KEY, jax.ShapeDtypeStruct((64, WIDTH), jnp.float32), rows)
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 7), reason="with the CPU compiler of jax 0.6 other buffers are kept"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "slug", "offer"),
