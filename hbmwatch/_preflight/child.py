@@ -22,6 +22,7 @@ from hbmwatch._jax import compile_child
 from hbmwatch._jax.compile_child import ANSWER, DUMP, JOB, MODULE, OPTIONS
 from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 from hbmwatch._jax.request import CompileRequest
+from hbmwatch._profiles.child_process import ended_by
 from hbmwatch._profiles.python_path import python_path
 
 _POLL_S = 0.01
@@ -135,7 +136,7 @@ class Child:
         try:
             found = json.loads((self.folder / ANSWER).read_text())
         except (OSError, ValueError):
-            error = f"the compiler died: {_ended(status)}{self._said()}{self.full_disk()}"
+            error = f"the compiler died: {ended_by(status)}{self._said()}{self.full_disk()}"
             return Answer("died", error, None, cpu_seconds)
         if "error" in found:
             ended = "refused" if found["kind"] in _COMPILER_ERRORS else "died"
@@ -206,13 +207,3 @@ def _start(folder: Path, platform: str) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
-
-
-def _ended(status: int) -> str:
-    """ "exit status 1", or "killed by SIGABRT"."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
