@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
@@ -20,9 +21,8 @@ def eager_primitive(
         variables: Returns the local variables of a frame.
     """
     name = ""
-    while frames is not None:
-        code = frames.tb_frame.f_code
+    for frame, _ in traceback.walk_tb(frames):
+        code = frame.f_code
         if code.co_name == _APPLY[0] and code.co_filename.replace("\\", "/").endswith(_APPLY[1]):
-            name = getattr(variables(frames.tb_frame).get("prim"), "name", "")
-        frames = frames.tb_next
+            name = getattr(variables(frame).get("prim"), "name", "")
     return name if isinstance(name, str) else ""

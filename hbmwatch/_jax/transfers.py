@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple
@@ -45,17 +46,16 @@ def failed_copy(
         variables: Returns the local variables of a frame.
     """
     call = ""
-    while frames is not None:
-        code = frames.tb_frame.f_code
+    for frame, _ in traceback.walk_tb(frames):
+        code = frame.f_code
         file = code.co_filename.replace("\\", "/")
         if _OWN_FILES not in file:
             call = ""  # the user's code, called by JAX
         elif not call:
             call = code.co_name
         if code.co_name == _COPY[0] and file.endswith(_COPY[1]):
-            values = variables(frames.tb_frame)
+            values = variables(frame)
             return _copy(call, values.get("aval"), values.get("devices"))
-        frames = frames.tb_next
     return None
 
 

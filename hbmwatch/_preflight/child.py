@@ -22,11 +22,10 @@ from hbmwatch._jax import compile_child
 from hbmwatch._jax.compile_child import ANSWER, DUMP, JOB, MODULE, OPTIONS
 from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 from hbmwatch._jax.request import CompileRequest
-from hbmwatch._profiles.child_process import ended_by
+from hbmwatch._profiles.child_process import ended_by, last_lines
 from hbmwatch._profiles.python_path import python_path
 
 _POLL_S = 0.01
-_KEPT_LINES = 3
 _LEAST_FREE = 2**20
 _FATAL = re.compile(r"Check failed: .*")  # how a compiler says why it aborts
 _COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # the latter before jax 0.8
@@ -146,13 +145,12 @@ class Child:
     def _said(self) -> str:
         """The last lines that the child printed."""
         try:
-            text = (self.folder / "log").read_bytes()[-4000:].decode("utf-8", "replace")
+            output = (self.folder / "log").read_bytes()
         except OSError:
             return ""
-        if fatal := _FATAL.search(text):
+        if fatal := _FATAL.search(output[-4000:].decode("utf-8", "replace")):
             return f": {fatal[0].strip()}"
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return ": " + " | ".join(lines[-_KEPT_LINES:]) if lines else ""
+        return last_lines(output)
 
     def _kill(self) -> float:
         """Kill the child and what it started; returns its processor seconds."""
