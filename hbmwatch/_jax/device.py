@@ -67,11 +67,12 @@ def _live(device: Any, args: Any) -> tuple[LiveArrays, ...]:
     leaves = jax.tree_util.tree_leaves(args)
     passed = {id(leaf) for leaf in leaves}
     groups: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
-    buffers = {_buffer(leaf, device) for leaf in leaves if isinstance(leaf, jax.Array)} - {None}
+    arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array))
+    buffers = {buffer_address(array, device) for array in arrays} - {None}
     for array in jax.live_arrays(device.platform):
         if id(array) in passed or device not in array.sharding.device_set:
             continue
-        if not _has_memory(array) or (buffer := _buffer(array, device)) in buffers:
+        if not _has_memory(array) or (buffer := buffer_address(array, device)) in buffers:
             continue
         buffers |= {buffer} - {None}
         size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
@@ -94,13 +95,15 @@ def _has_memory(array: Any) -> bool:
     return True
 
 
-def _buffer(array: Any, device: Any) -> int | None:
-    """The address of an array's memory on a device; None where it is not known.
+def buffer_address(array: Any, device: Any | None = None) -> int | None:
+    """The address of an array's memory on a device, by default its first one here; None if unknown.
 
     Arrays may share memory. XLA aborts the process if it is asked for the address of an array that
-    a failed call should have made.
+    a failed call should have made. For an array that is not ready it waits with Python's lock held,
+    forever if the program that makes the array has a callback.
     """
     try:
+        device = array.addressable_shards[0].device if device is None else device
         # In this order: an array may become ready, and have failed, between the two.
         if device.platform not in _WITH_ADDRESSES or not (array.is_ready() and _has_memory(array)):
             return None
@@ -108,7 +111,7 @@ def _buffer(array: Any, device: Any) -> int | None:
             shards = array.addressable_shards
             array = next(shard.data for shard in shards if shard.device == device)
         return int(array.unsafe_buffer_pointer())
-    except Exception:  # it is on another device, or this one gives no address
+    except Exception:  # a tracer, PRNG keys, not on this device, or the device gives no address
         return None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from hbmwatch._jax.device import buffer_address
 from hbmwatch._jax.jit_options import jit_options
 from hbmwatch._jax.request import lowerable
 from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange
@@ -153,18 +154,11 @@ def _separate(leaves: list[Any], donated: frozenset[int]) -> None:
     seen: set[int] = set()
     arrays = (i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
     for i in sorted(arrays, key=lambda i: i in donated):
-        buffer = _buffer(leaves[i])
+        address = buffer_address(leaves[i])
+        buffer = id(leaves[i]) if address is None else address
         if i in donated and buffer in seen:
             leaves[i] = leaves[i].copy()
         seen.add(buffer)
-
-
-def _buffer(array: Any) -> int:
-    """The address of an array's first buffer; of what has none, its id."""
-    try:
-        return int(array.addressable_data(0).unsafe_buffer_pointer())
-    except Exception:  # a tracer, PRNG keys, a deleted array, or no part of it here
-        return id(array)
 
 
 def _put(array: Any, leaf: Leaf) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -164,6 +166,39 @@ def test_an_array_that_is_passed_twice_can_be_donated() -> None:
             made = changed(params, average)
             np.testing.assert_array_equal(jnp.stack(made), [[1.0] * 8, [3.0] * 8])
             assert params.is_deleted() == (edit is both)
+
+
+WITH_A_CALLBACK = """
+import time
+import jax
+import jax.numpy as jnp
+from hbmwatch._preflight.applied import apply
+from hbmwatch._preflight.changes.donation import Donate
+
+def step(x):
+    jax.debug.callback(lambda value: time.sleep(0.1), x[0, 0])
+    return x * 2
+
+@jax.jit
+def long(x):
+    return jax.lax.fori_loop(0, 30, lambda i, x: jnp.tanh(x @ x), x)
+
+jitted = jax.jit(step)
+changed = apply(jitted, (Donate(what="", code="", arguments=(0,)),))
+x = jnp.zeros((512, 512))
+changed(jitted(x))
+# The last program starts after the callback, and only then is there memory for its output.
+x = changed(long(jitted(long(x))))
+print(float(x.sum()))
+"""
+
+
+def test_a_call_does_not_wait_for_a_callback_of_the_last_one() -> None:
+    """To wait for an array with Python's lock held would wait forever, so this runs in a child."""
+    child = subprocess.run(
+        [sys.executable, "-c", WITH_A_CALLBACK], capture_output=True, text=True, timeout=120
+    )
+    assert (child.stdout, child.returncode) == ("0.0\n", 0), child.stderr
 
 
 def test_a_step_may_close_over_values_of_an_outer_trace() -> None:
