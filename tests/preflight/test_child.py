@@ -185,6 +185,7 @@ def test_an_error_while_the_step_is_traced_leaves_nothing(folder: Path) -> None:
         fits(step, X, on="v5e")
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_end_of_the_parent_ends_the_child(folder: Path, number: signal.Signals) -> None:

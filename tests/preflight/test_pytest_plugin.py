@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import jax
 import jax.numpy as jnp
@@ -62,6 +64,7 @@ def ran(folder: Path) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_a_step_above_the_limit_fails_with_its_report(tmp_path: Path) -> None:
     """Fixtures work, the failure is the verdict and the report, and other tests are untouched."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")

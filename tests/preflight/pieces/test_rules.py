@@ -446,11 +446,11 @@ def test_numbers_of_a_piece_are_those_of_its_place() -> None:
 @pytest.mark.parametrize(
     ("partitionable", "keys", "n", "strided"),
     [
-        (True, (), 2, False),
+        pytest.param(True, (), 2, False, marks=pytest.mark.slow),
         (True, (), 3, True),
-        (True, (3,), 4, False),
-        (False, (), 2, True),
-        (False, (3,), 4, False),
+        pytest.param(True, (3,), 4, False, marks=pytest.mark.slow),
+        pytest.param(False, (), 2, True, marks=pytest.mark.slow),
+        pytest.param(False, (3,), 4, False, marks=pytest.mark.slow),
     ],
 )
 def test_the_bits_of_a_key_are_cut_by_their_numbers(
