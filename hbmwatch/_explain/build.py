@@ -30,7 +30,7 @@ from hbmwatch._jax.lowered import CallInfo, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.process import this_process
 from hbmwatch._profiles import xprof
-from hbmwatch._profiles.runs import Kept, keep
+from hbmwatch._profiles.runs import Kept, keep, keep_for
 from hbmwatch._profiles.stored import copy_run, store_report
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
@@ -87,7 +87,10 @@ def build_report(message: OomMessage, failed: FailedCall, settings: Settings) ->
             attempt("stored report", None, store_report, report, Path(report.run))
     if report.run is not None and settings.remote is not None:
         report = attempt("remote copy", report, copy_run, report, settings.remote)
-    return dataclasses.replace(report, missing=tuple(problems))
+    report = dataclasses.replace(report, missing=tuple(problems))
+    if report.run is not None:
+        keep_for(report, report.local_run or report.run)
+    return report
 
 
 def _report(

@@ -12,6 +12,7 @@ import stat
 import tempfile
 import time
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,8 +25,9 @@ _YOUNG_SECONDS = 60.0
 # Process ids come again, also in containers that share a temporary folder.
 _TOKEN = uuid.uuid4().hex[:8]
 _numbers = itertools.count(1)
-# The runs that reports of this process name.
-_named: set[str] = set()
+# The runs under the temporary folder that this process made for a report, and the report, which is
+# None as long as it is being made.
+_reports: dict[str, weakref.ref[object] | None] = {}
 
 
 class Kept(NamedTuple):
@@ -70,7 +72,8 @@ def keep(xspace: bytes | None, logdir: str | None, process_index: int) -> Kept:
         OSError: It cannot be written; then nothing of it is left.
     """
     run = new_run(logdir, process_index)
-    _named.add(run.name)
+    if logdir is None:
+        _reports[run.name] = None
     xplane = run / f"{host_name()}.xplane.pb"
     partial = run / f".{xplane.name}.partial"
     try:
@@ -86,22 +89,44 @@ def keep(xspace: bytes | None, logdir: str | None, process_index: int) -> Kept:
     return Kept(run.parents[2], run, None if xspace is None else xplane)
 
 
+def keep_for(report: object, run: str) -> None:
+    """Keep a run for as long as a report of it is in use; a run of another folder stays anyway.
+
+    Args:
+        report: The report that names the run.
+        run: The folder of the run.
+    """
+    name = os.path.basename(run)
+    if name in _reports:
+        _reports[name] = weakref.ref(report)
+
+
 def drop_old_runs(profiles: Path) -> None:
     """Delete old runs in the folder under the temporary folder.
 
     Of each process the last 8 stay, and of the processes before this one the newest 64 runs. A run
-    stays in any case if it is younger than a minute, or if a report of this process names it.
+    of this process also stays while its report is made or in use, and any other run until it is a
+    minute old.
     """
-    ages: dict[Path, float] = {}
+    written: dict[Path, float] = {}
     with contextlib.suppress(OSError):
         for run in profiles.iterdir():
             with contextlib.suppress(OSError):  # another process may have deleted it
-                ages[run] = time.time() - run.stat().st_mtime
-        newest = sorted(ages, key=lambda run: ages[run])
+                written[run] = run.stat().st_mtime
+        newest = sorted(written, key=lambda run: written[run], reverse=True)
         others = [run for run in newest if _own_mark() not in run.name]
         for run in {*others[_KEPT_RUNS_OF_USER:], *_beyond_last(newest)}:
-            if ages[run] > _YOUNG_SECONDS and run.name not in _named:
+            if _is_unused(run.name, time.time() - written[run]):
                 shutil.rmtree(run, ignore_errors=True)
+                _reports.pop(run.name, None)
+
+
+def _is_unused(name: str, age_seconds: float) -> bool:
+    """Whether no report needs a run any more, as far as this process can know."""
+    if name not in _reports:
+        return age_seconds > _YOUNG_SECONDS
+    report = _reports[name]
+    return report is not None and report() is None
 
 
 def _beyond_last(newest: Iterable[Path]) -> Iterator[Path]:

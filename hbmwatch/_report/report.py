@@ -14,7 +14,7 @@ from hbmwatch._report.metrics import report_scalars
 from hbmwatch._report.text import one_line, report_text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class OomReport(ReportData):
     """Why a program ran out of device memory: the message, the peak, the device, the findings.
 

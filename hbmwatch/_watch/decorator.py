@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import operator
 import os
@@ -80,11 +81,12 @@ def watch_hbm(
         fun: The step; or the folder for profiles, as in jax.profiler.trace(folder); or None.
         logdir: The folder that receives the profile of a failing program, for `xprof --logdir`.
             With None it is a folder under the system's temporary folder, which is made at the first
-            failure. It keeps the profiles that reports of this process name, and of each process
-            the last 8. With an address that fsspec opens ("gs://bucket/xprof", "s3://...") the
-            profile is written there first, and then copied to the address within 30 seconds
-            (HBMWATCH_REMOTE_SECONDS). hbmwatch does not open the address before a failure, and does
-            not copy the traces of capture="always".
+            failure. It keeps the last 8 profiles of each process, and those whose report is still
+            in use: a loop that drops the errors it catches leaves 8. A relative folder is relative
+            to the working directory at this call. With an address that fsspec opens
+            ("gs://bucket/xprof", "s3://...") the profile is written there first, and then copied to
+            the address within 30 seconds (HBMWATCH_REMOTE_SECONDS). hbmwatch does not open the
+            address before a failure, and does not copy the traces of capture="always".
         capture: When to take a profile. "on_oom" costs nothing before a failure. "always" puts
             jax.profiler.trace around every call, which records a timeline as well. "never" builds
             the report from the text of the error alone.
@@ -131,6 +133,9 @@ def watch_hbm(
     if remote is not None:
         folder = None
         _check_store(remote)
+    elif folder is not None:
+        with contextlib.suppress(OSError):  # the working directory may have been deleted
+            folder = os.path.abspath(folder)  # the program may leave it before the failure
     if isinstance(on_oom, str) and on_oom != "exit":
         raise ValueError(f"on_oom={on_oom!r}: pass a function or 'exit'")
     calls = None if on_oom == "exit" else on_oom

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from hbmwatch._profiles.runs import drop_old_runs, keep, new_run
+from hbmwatch._profiles import runs as runs_module
+from hbmwatch._profiles.runs import drop_old_runs, keep, keep_for, new_run
 from tests.live import outputs, start
 
 DAY = 86_400.0
@@ -64,18 +66,45 @@ def test_a_logdir_of_the_user_keeps_every_run(tmp_path: Path) -> None:
     assert len(names(tmp_path / "plugins" / "profile")) == 20
 
 
-def test_what_a_report_of_this_process_names_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Report:
+    """Something that names a run and may be dropped."""
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("being made", range(40)),
+        ("in use", range(40)),
+        ("every tenth in use", [0, 10, 20, 30, *range(32, 40)]),
+        ("dropped", range(32, 40)),
+    ],
+)
+def test_a_run_stays_while_its_report_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, expected: Sequence[int]
 ) -> None:
-    """However many there are, and however old they are: a report is read when it is found."""
+    """Of the others the last eight stay, however young they are."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    runs, held = [], []
+    for number in range(40):
+        runs.append(keep(b"profile", None, 0).run)
+        os.utime(runs[-1], (time.time() - DAY + number,) * 2)
+        report = Report()
+        if state != "being made":
+            keep_for(report, str(runs[-1]))
+        if state == "in use" or (state == "every tenth in use" and number % 10 == 0):
+            held.append(report)
+        del report
+    drop_old_runs(runs[0].parent)
 
-    kept = [keep(b"profile", None, 0) for _ in range(12)]
-    for one in kept:
-        os.utime(one.run, (time.time() - DAY,) * 2)
-    drop_old_runs(kept[0].run.parent)
+    assert names(runs[0].parent) == {runs[number].name for number in expected}
 
-    assert names(kept[0].run.parent) == {k.run.name for k in kept}
+
+def test_a_report_of_a_run_elsewhere_keeps_nothing(tmp_path: Path) -> None:
+    """What is in a folder of the user is never deleted, so nothing of it is remembered."""
+    before = dict(runs_module._reports)
+    keep_for(Report(), str(keep(b"profile", str(tmp_path), 0).run))
+
+    assert runs_module._reports == before
 
 
 def test_of_each_process_the_last_eight_are_kept(tmp_path: Path) -> None:

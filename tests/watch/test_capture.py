@@ -69,20 +69,79 @@ def test_capture_always_never_costs_the_step(tmp_path: Path) -> None:
     assert len(list((tmp_path / "users").rglob("*.xplane.pb"))) == 1
 
 
-def test_a_profile_under_the_temporary_folder_stays_while_the_process_runs(
+def test_a_profile_under_the_temporary_folder_stays_while_its_error_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a logdir each report's profile is kept, in a folder that is this user's alone."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     step = watch_hbm(fill)
 
-    logdirs = {fails(step, SMALL).report.logdir for _ in range(10)}
+    errors = [fails(step, SMALL) for _ in range(10)]
 
-    (logdir,) = logdirs
+    (logdir,) = {error.report.logdir for error in errors}
     assert logdir is not None
     assert Path(logdir).parent == tmp_path
     assert os.stat(logdir).st_mode & 0o077 == 0
     assert len(list(Path(logdir).glob("plugins/profile/*/*.xplane.pb"))) == 10
+
+
+def test_errors_that_are_dropped_leave_eight_profiles_and_those_of_the_errors_that_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for a batch size that catches many OOMs does not fill the disk."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    step = watch_hbm(fill)
+
+    held = [fails(step, SMALL) for _ in range(2)]
+    dropped = []
+    for _ in range(12):
+        try:
+            step(SMALL)
+        except HbmOomError as error:
+            dropped.append(error.report.run)
+
+    expected = {*(error.report.run for error in held), *dropped[-8:]}
+    assert set(map(str, tmp_path.glob("hbmwatch-*/plugins/profile/*"))) == expected
+
+
+@pytest.mark.parametrize("as_path", [True, False])
+def test_a_relative_logdir_is_where_the_watch_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_path: bool
+) -> None:
+    """The program may leave the folder before it fails; the report names the absolute path."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    step = watch_hbm(fill, logdir=Path("logs") if as_path else "logs")
+    monkeypatch.chdir("elsewhere")
+
+    report = fails(step, SMALL).report
+
+    assert (report.logdir, len(list(tmp_path.glob("logs/plugins/profile/*/report.json")))) == (
+        str(tmp_path / "logs"),
+        1,
+    )
+    assert report.run is not None
+    assert Path(report.run).parent == tmp_path / "logs" / "plugins" / "profile"
+
+
+def test_a_relative_logdir_in_a_deleted_folder_costs_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a working directory there is a report, which says why there is no profile."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    step = watch_hbm(fill, logdir="logs")
+
+    with pytest.raises(HbmOomError) as caught:
+        step(SMALL)
+
+    monkeypatch.chdir(tmp_path)
+    assert caught.value.summary is not None
+    assert caught.value.report.missing == (
+        "profile: FileNotFoundError: [Errno 2] No such file or directory: 'logs'",
+    )
 
 
 @pytest.mark.slow
