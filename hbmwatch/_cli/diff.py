@@ -25,6 +25,7 @@ from hbmwatch._cli.console import (
 from hbmwatch._cli.peak import OTHER_MODULES, add_limit_options, limit_of, report_of_profile
 from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.text import clean
+from hbmwatch._report.diff import GROUPINGS
 from hbmwatch._report.report import OomReport
 
 
@@ -33,6 +34,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="the profile or report to compare with")
     add_limit_options(parser)
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
+    parser.add_argument(
+        "--by",
+        choices=tuple(GROUPINGS),
+        default="origin",
+        metavar="GROUP",
+        help=f"how to group the changes: {', '.join(GROUPINGS)} (default: origin, the operation "
+        "and its line)",
+    )
     add_peak_options(parser)
     add_json_option(parser)
 
@@ -54,11 +63,11 @@ def _run(options: argparse.Namespace) -> int:
         from hbmwatch._report.diff_html import diff_page
 
         names = tuple(clean(name, 80) for name in (options.a, options.b))
-        write_text(options.html, diff_page(comparison, *names))
+        write_text(options.html, diff_page(comparison, *names, grouping=options.by))
     if options.json:
-        print_json(comparison.to_dict())
+        print_json(comparison.to_dict(options.by))
     else:
-        print(diff_text(comparison, options.top, look_of(options)))
+        print(diff_text(comparison, options.top, look_of(options), options.by))
     fits = limit is None or comparison.total_bytes[1] <= limit
     return DONE if fits else NOTHING_FOUND
 
@@ -103,6 +112,7 @@ COMMAND = Command(
         "hbmwatch diff /tmp/xprof-batch-8 /tmp/xprof-batch-9",
         "hbmwatch peak --json /tmp/xprof > before.json",
         "hbmwatch diff before.json /tmp/xprof --html diff.html",
+        "hbmwatch diff before.json /tmp/xprof --by layer",
     ),
     add_arguments=_add_arguments,
     run=_run,

@@ -29,6 +29,15 @@ _PLURALS = {
 _OUTER_JIT = re.compile(r"^jit\([^()/]*\)/(?:jit\(main\)/)?")
 _NUMBER = re.compile(r"\d+")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
+# Parts of an op_name that name no block: what JAX's transformations and loops add.
+_TRANSFORMS = re.compile(
+    r"\b(?:jvp|transpose|vmap|pmap|remat|checkpoint|shard_map|custom_\w+)\(", re.ASCII
+)
+_JITTED = re.compile(r"jit\((\w*)\)*", re.ASCII)
+_UNNAMED = frozenset(
+    "while body cond scan closed_call checkpoint remat rematted_computation pjit core_call "
+    "custom_jvp_call custom_vjp_call shard_map".split()
+)
 
 
 def clean(text: str, width: int = _NAME) -> str:
@@ -97,6 +106,16 @@ def unnumbered(name: str) -> str:
 def without_outer_jit(name: str) -> str:
     """An op_name without the outermost jit, which is the same for every buffer of a program."""
     return _OUTER_JIT.sub("", name)
+
+
+def named_blocks(op_name: str) -> tuple[str, ...]:
+    """The named blocks that an operation is in, outermost first: "block_3", "attention"."""
+    parts = _TRANSFORMS.sub("", without_outer_jit(op_name)).split("/")[:-1]
+    names = []
+    for part in parts:
+        jitted = _JITTED.fullmatch(part)
+        names.append(jitted[1] if jitted else part.replace("(", "").replace(")", ""))
+    return tuple(name for name in names if name and name[0] != "_" and name not in _UNNAMED)
 
 
 def without_layout(shape: str) -> str:

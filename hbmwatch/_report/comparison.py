@@ -118,8 +118,12 @@ class Comparison:
             return None
         return _without_pairs(self.before.findings, self.after.findings)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The comparison as JSON-able values, with the schema version of reports."""
+    def to_dict(self, grouping: str = "origin") -> dict[str, Any]:
+        """The comparison as JSON-able values, with the schema version of reports.
+
+        Args:
+            grouping: What the changes are grouped by, a key of GROUPINGS.
+        """
         before, after = self.peaks
         found = self.findings()
         return {
@@ -130,7 +134,8 @@ class Comparison:
             "verdict": self.verdict(),
             "account": plain(self.account()),
             "changes": [
-                {**plain(change), "delta_bytes": change.delta_bytes} for change in self.changes()
+                {**plain(change), "delta_bytes": change.delta_bytes}
+                for change in self.changes(grouping)
             ],
             "findings": None
             if found is None

@@ -11,15 +11,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.paths import path_keys
 from hbmwatch._records.roles import role_of
-from hbmwatch._records.text import SMALL_BUFFERS, unnumbered, without_layout, without_outer_jit
+from hbmwatch._records.text import (
+    SMALL_BUFFERS,
+    named_blocks,
+    unnumbered,
+    without_layout,
+    without_outer_jit,
+)
 
 if TYPE_CHECKING:
     from hbmwatch._records.peak import PeakSummary
     from hbmwatch._records.peak_op import PeakOp
 
 _RENAMED = re.compile(r"(?:\.(?:\d+|clone|remat\d*))+(?=$|\{)")
-# What a change can be grouped by, and how the page calls it.
+# What a change can be grouped by, and what that is called.
 GROUPINGS = {
     "origin": "operation and line",
     "role": "role",
@@ -27,6 +34,7 @@ GROUPINGS = {
     "function": "function",
     "path": "pytree path",
     "shape": "shape",
+    "layer": "layer",
 }
 
 
@@ -130,7 +138,16 @@ def _group_name(grouping: str, op: PeakOp) -> str:
         return without_layout(op.shape) or "no shape"
     if grouping == "path":
         return "not an argument" if op.path is None else unnumbered(op.path)
+    if grouping == "layer":
+        return unnumbered(_layer(op)) or "not in a named block"
     return next(filter(None, op.functions), "no function")
+
+
+def _layer(op: PeakOp) -> str:
+    """The named blocks that a buffer is in; of an argument, its path without the last key."""
+    if op.path is not None:
+        return "".join(path_keys(op.path)[:-1])
+    return "/".join(named_blocks(op.shown_name))
 
 
 def _group(ops: Sequence[PeakOp]) -> Group:

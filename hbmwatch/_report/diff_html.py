@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 _MOST_ROWS = 200  # of a table; what is left is one row
 _MOST_POINTS = 4000  # of a curve; of more, the highest of each group is drawn
 # Each module imports only earlier ones, so that they can stand in one script in this order.
-SCRIPTS = ("format", "dom", "cells", "changes", "curve", "diff")
+SCRIPTS = ("format", "dom", "cells", "address", "changes", "curve", "diff")
 
 
-def diff_page(comparison: Comparison, before: str, after: str) -> str:
+def diff_page(comparison: Comparison, before: str, after: str, grouping: str = "origin") -> str:
     """The comparison as a whole HTML document; without a script it shows the text.
 
     Args:
         comparison: The two reports.
         before: What the first one is called, such as its file.
         after: What the second one is called.
+        grouping: What the changes are grouped by at first, a key of GROUPINGS.
     """
     style = asset("page.css") + asset("diff.css")
     script = script_of(*SCRIPTS)
@@ -38,12 +39,12 @@ def diff_page(comparison: Comparison, before: str, after: str) -> str:
         policy=policy(style=style, script=script),
         style=style,
         script=script,
-        text=escape(safe(diff_text(comparison))),
-        data=data_json(safe(_data(comparison, before, after))),
+        text=escape(safe(diff_text(comparison, grouping=grouping))),
+        data=data_json(safe(_data(comparison, before, after, grouping))),
     )
 
 
-def _data(comparison: Comparison, before: str, after: str) -> dict[str, Any]:
+def _data(comparison: Comparison, before: str, after: str, grouping: str) -> dict[str, Any]:
     """What the page's script shows."""
     found = comparison.findings()
     return {
@@ -63,6 +64,7 @@ def _data(comparison: Comparison, before: str, after: str) -> dict[str, Any]:
             )
         ],
         "account": plain(comparison.account()),
+        "by": grouping,
         "groupings": [
             {"name": name, "label": label, **_rows(comparison.changes(name), name)}
             for name, label in GROUPINGS.items()

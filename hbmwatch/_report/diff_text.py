@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.sizes import format_change, format_size
 from hbmwatch._records.text import clean, columns, kind_name, packed, sentence, wrapped
-from hbmwatch._report.diff import Change, Group
+from hbmwatch._report.diff import GROUPINGS, Change, Group
 
 if TYPE_CHECKING:
     from hbmwatch._report.comparison import Comparison, Entry
@@ -26,24 +26,28 @@ def heading(comparison: Comparison) -> str:
     return f"Memory of {clean(module, 60)}: {sizes}"
 
 
-def diff_text(comparison: Comparison, top: int = 10, look: Look = PLAIN) -> str:
+def diff_text(
+    comparison: Comparison, top: int = 10, look: Look = PLAIN, grouping: str = "origin"
+) -> str:
     """The changes as a table.
 
     Args:
         comparison: The two reports.
         top: The number of changes to show.
         look: How wide it is; by default below 100 columns, and plain.
+        grouping: What the changes are grouped by, a key of GROUPINGS.
     """
     lines = list(map(look.strong, wrapped(heading(comparison), 0, look=look)))
     lines += wrapped(sentence(comparison.verdict()), look=look)
-    found, account = comparison.changes(), comparison.account()
+    found, account = comparison.changes(grouping), comparison.account()
     findings = _findings(comparison, look)
     if found or any(entry.before_bytes != entry.after_bytes for entry in account):
         lines += _account(account)
     elif not findings:
         lines.append("  no changes")
     if found:
-        lines += ["  Changes at the peak", *_table(found, top, look)]
+        by = "" if grouping == "origin" else f", by {GROUPINGS[grouping]}"
+        lines += [f"  Changes at the peak{by}", *_table(found, top, look, grouping)]
     return "\n".join(map(look.marked, [*lines, *findings]))
 
 
@@ -61,8 +65,11 @@ def _account(account: Sequence[Entry]) -> list[str]:
     return lines
 
 
-def _table(found: Sequence[Change], top: int, look: Look) -> list[str]:
-    """Lines for each change: by how much and what made it, then the buffers before and after."""
+def _table(found: Sequence[Change], top: int, look: Look, grouping: str) -> list[str]:
+    """Lines for each change: by how much and what made it, then the buffers before and after.
+
+    One operation has one shape; other groups have several.
+    """
     shown, rest = found[:top], found[top:]
     most = max(abs(change.delta_bytes) for change in found)
     deltas = [format_change(change.delta_bytes) for change in shown]
@@ -80,9 +87,10 @@ def _table(found: Sequence[Change], top: int, look: Look) -> list[str]:
         line = "  ".join(filter(None, cells)).rstrip()
         is_large = abs(change.delta_bytes) >= _LARGE * most
         lines.append(look.strong(line) if is_large else line)
+        shapes = _shapes(change) if grouping == "origin" else ""
         cells = [
             counts(change),
-            clean(_shapes(change), min(_SHAPES + max(0, extra), look.width - indent)),
+            clean(shapes, min(_SHAPES + max(0, extra), look.width - indent)),
         ]
         lines += packed(filter(None, cells), indent, look, "  ")
     if rest:

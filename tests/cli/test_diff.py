@@ -57,6 +57,22 @@ def test_json_has_both_totals_and_the_changes(
     assert (status, values["changes"], values["before"]) == (0, [], values["after"])
 
 
+def test_changes_are_grouped_as_asked(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
+) -> None:
+    """The text, the JSON and the page begin with the same groups."""
+    saved = tmp_path / "double.json"
+    saved.write_text(run(capsys, "peak", str(profile), "--module", "jit_double", "--json")[1])
+    page = tmp_path / "diff.html"
+    command = ("diff", str(saved), str(profile), "--by", "role", "--html", str(page))
+    out = run(capsys, *command)[1]
+    changes = json.loads(run(capsys, *command, "--json")[1])["changes"]
+
+    assert "  Changes at the peak, by role" in out.splitlines()
+    assert changes[0]["name"] in {"outputs", "other temporaries"} and changes[0]["kind"] == ""
+    assert '"by":"role"' in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("limit", "status", "verdict"),
     [

@@ -333,6 +333,7 @@ def test_what_is_not_in_use_at_the_peak_is_in_the_account() -> None:
         ("function", {"f": (1, 3)}),
         ("path", {"not an argument": (2, 4)}),
         ("shape", {"f32[4]": (0, 2)}),
+        ("layer", {"not in a named block": (1, 2), "layer_*": (1, 2)}),
     ],
 )
 def test_changes_have_other_groups(grouping: str, expected: dict[str, tuple[int, int]]) -> None:
@@ -348,6 +349,30 @@ def test_changes_have_other_groups(grouping: str, expected: dict[str, tuple[int,
 
     counts = {change.name: (change.before.count, change.after.count) for change in found}
     assert counts == expected
+
+
+def test_changes_by_layer_are_those_of_blocks_and_of_their_arguments() -> None:
+    """The numbers of blocks do not count; an argument is in the layer that its path names."""
+    path = "params['layers'][{}]['w']"
+    before = _summary(_argument(path.format(0)), _op("jvp(block_0)/dot", "a.py:1"))
+    after = _summary(
+        *(_argument(path.format(n)) for n in range(2)),
+        *(_op(f"transpose(jvp(block_{n}))/mlp/dot", "a.py:1") for n in range(2)),
+    )
+
+    assert diff_text(compared(before, after), grouping="layer").splitlines()[3:] == [
+        "  Changes at the peak, by layer",
+        "    +2.00 GiB  block_*/mlp",
+        "               none -> 2 x 1.00 GiB",
+        "    +1.00 GiB  params['layers'][*]",
+        "               1.00 GiB -> 2 x 1.00 GiB",
+        "    -1.00 GiB  block_*",
+        "               1.00 GiB -> none",
+    ]
+
+
+def _argument(path: str) -> PeakOp:
+    return dataclasses.replace(_op(path, ""), kind="parameter")
 
 
 def _in(function: str, name: str, source: str, shape: str = "f32[8]{0}") -> PeakOp:

@@ -14,7 +14,7 @@ from hbmwatch import OomMessage, OomReport, PeakOp
 from hbmwatch._report.comparison import Comparison
 from hbmwatch._report.diff_html import diff_page
 from hbmwatch._report.diff_text import diff_text
-from tests.report.pages import GIB, MIB, REPORT, audit, op, peak, texts
+from tests.report.pages import GIB, MIB, REPORT, audit, op, peak, texts, wait
 
 BEFORE = REPORT
 OPS: tuple[PeakOp, ...] = (
@@ -76,12 +76,31 @@ def test_the_page_tells_what_changed(browser: Any, tmp_path: Path) -> None:
         "late" + "temporary, train.py:9" + " to f32[24]",
         "opt_state.mu['w']argumentgone",
     ]
-    grouping = browser.find_element("id", "grouping")
+    grouping = browser.find_element("id", "by")
     grouping.send_keys("function")
     assert texts(browser, "#groups thead th")[1] == "function"
     assert texts(browser, "#groups tbody th") == ["no function", "layernew"]
+    assert browser.execute_script("return location.hash") == "#by=function"
     assert browser.get_log("browser") == []
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_link_shows_a_grouping_and_the_command_chooses_the_first(
+    browser: Any, tmp_path: Path
+) -> None:
+    """As on the page of a report, the address holds what differs from the view at the start."""
+    file = tmp_path / "diff.html"
+    file.write_text(diff_page(COMPARISON, "a", "b", "layer"), encoding="utf-8")
+    shown = []
+    for address in ("", "#by=shape", "#by=none"):
+        browser.get("about:blank")
+        browser.get(file.as_uri() + address)
+        shown.append(texts(browser, "#groups thead th")[1])
+    browser.execute_script("location.hash = 'by=role'")
+    wait(browser).until(lambda b: texts(b, "#groups thead th")[1] == "role")
+
+    assert shown == ["layer", "shape", "layer"]
+    assert browser.find_element("id", "by").get_attribute("value") == "role"
 
 
 @pytest.mark.slow

@@ -14,8 +14,15 @@ import numpy as np
 import pytest
 
 from hbmwatch import PeakOp, PeakSummary
+from hbmwatch._records.paths import path_keys
 from hbmwatch._records.sizes import format_size
-from hbmwatch._records.text import buffer_name, unnumbered, without_layout, without_outer_jit
+from hbmwatch._records.text import (
+    buffer_name,
+    named_blocks,
+    unnumbered,
+    without_layout,
+    without_outer_jit,
+)
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "shared_cases.json").read_text())
 RULES: dict[str, Callable[[Any], str]] = {
@@ -23,6 +30,8 @@ RULES: dict[str, Callable[[Any], str]] = {
     "without_outer_jit": without_outer_jit,
     "unnumbered": unnumbered,
     "without_layout": without_layout,
+    "named_blocks": lambda name: " ".join(named_blocks(name)),
+    "path_keys": lambda path: " ".join(path_keys(path)),
 }
 
 

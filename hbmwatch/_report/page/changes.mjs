@@ -1,5 +1,6 @@
 // What changed at the peak, by group.
 
+import { listenToAddress, readAddress, writeAddress } from "./address.mjs";
 import { signed, size, table } from "./cells.mjs";
 import { draw, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
@@ -53,16 +54,33 @@ function groupTable({ label, rows, more, more_bytes: moreBytes }) {
   return table(columns, rows.map((row) => changeRow(row, most)), foot);
 }
 
-/** The groups of buffers that changed, by one of several groupings. */
-export function groups({ groupings }) {
-  const select = make("select", { id: "grouping" }, ...groupings.map(({ name, label }) => (
-    make("option", { value: name }, label))));
-  const shown = make("div", { id: "groups" }, groupTable(groupings[0]));
+/** The groups of buffers that changed, by one of several groupings, which the address holds. */
+export function groups({ groupings, by }) {
+  const options = groupings.map(({ name, label }) => make("option", { value: name }, label));
+  const select = make("select", { id: "by" }, ...options);
+  const shown = make("div", { id: "groups" });
+  const view = {
+    by,
+    state: () => (view.by === by ? [] : [["by", view.by]]),
+    restore(fields) {
+      const wanted = new Map(fields).get("by");
+      view.by = groupings.some(({ name }) => name === wanted) ? wanted : by;
+    },
+    draw() {
+      select.value = view.by;
+      shown.replaceChildren(groupTable(groupings.find(({ name }) => name === view.by)));
+    },
+  };
   select.addEventListener("change", () => {
-    shown.replaceChildren(groupTable(groupings.find(({ name }) => name === select.value)));
+    view.by = select.value;
+    view.draw();
+    writeAddress(view);
   });
+  view.restore(readAddress(location.hash));
+  view.draw();
+  listenToAddress(view);
   return make("section", { class: "card" },
     make("h2", {}, "What changed at the peak"),
-    make("p", { class: "controls" }, make("label", { for: "grouping" }, "Group by"), select),
+    make("div", { class: "tools" }, make("label", { class: "by" }, "Group by ", select)),
     shown);
 }

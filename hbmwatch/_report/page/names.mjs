@@ -25,6 +25,7 @@ export function pathKeys(path) {
   return split.split("\0").filter(Boolean);
 }
 
+// Parts of an op_name that name no block: what JAX's transformations and loops add.
 const TRANSFORMS = /\b(?:jvp|transpose|vmap|pmap|remat|checkpoint|shard_map|custom_\w+)\(/g;
 const UNNAMED = new Set((
   "while body cond scan closed_call checkpoint remat rematted_computation pjit core_call "

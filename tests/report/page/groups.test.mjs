@@ -7,7 +7,7 @@ import { addressOf, readAddress } from "../../../hbmwatch/_report/page/address.m
 import { asCsv } from "../../../hbmwatch/_report/page/copy.mjs";
 import { layFrames } from "../../../hbmwatch/_report/page/flame.mjs";
 import { makeGroups, makeTree, nodeAt, pathTo } from "../../../hbmwatch/_report/page/groups.mjs";
-import { namedBlocks, pathKeys, shortFrame } from "../../../hbmwatch/_report/page/names.mjs";
+import { shortFrame } from "../../../hbmwatch/_report/page/names.mjs";
 import { View } from "../../../hbmwatch/_report/page/view.mjs";
 import { buffersOf, pack } from "./helpers.mjs";
 
@@ -61,18 +61,7 @@ test("a way that does not exist ends at what exists of it", () => {
   assert.deepEqual(pathTo(nodeAt(tree, ["s", "['layers']", "none"])), ["s", "['layers']"]);
 });
 
-test("named blocks are what transformations and loops leave of an op_name", () => {
-  const blocks = (name) => namedBlocks(name).join(" ");
-  assert.equal(blocks("jit(step)/jvp(Model)/while/body/block_3/checkpoint/mlp/dot"),
-    "Model block_3 mlp");
-  assert.equal(blocks("jit(step)/transpose(jvp(block_3))/attention/dot_general"),
-    "block_3 attention");
-  assert.equal(blocks("jit(step)/jit(_where)/select_n"), "");
-  assert.equal(blocks("jit(step)/jit(silu)/mul"), "silu");
-});
-
-test("paths have keys, and frames are a function with a file's name", () => {
-  assert.deepEqual(pathKeys("state.opt['mu'][0]"), ["state", ".opt", "['mu']", "[0]"]);
+test("a frame is a function with a file's name", () => {
   assert.equal(shortFrame("/home/me/train.py:12, in loss"), "loss train.py:12");
   assert.equal(shortFrame("/home/me/train.py:12"), "train.py:12");
 });

@@ -6,7 +6,7 @@ import test from "node:test";
 import { equalKey } from "../../../hbmwatch/_report/page/buffers.mjs";
 import { formatSize } from "../../../hbmwatch/_report/page/format.mjs";
 import {
-  bufferName, unnumbered, withoutLayout, withoutOuterJit,
+  bufferName, namedBlocks, pathKeys, unnumbered, withoutLayout, withoutOuterJit,
 } from "../../../hbmwatch/_report/page/names.mjs";
 import { buffersOf, sharedCases } from "./helpers.mjs";
 
@@ -15,6 +15,8 @@ const RULES = {
   without_outer_jit: withoutOuterJit,
   unnumbered,
   without_layout: withoutLayout,
+  named_blocks: (name) => namedBlocks(name).join(" "),
+  path_keys: (path) => pathKeys(path).join(" "),
 };
 
 for (const [rule, run] of Object.entries(RULES)) {
