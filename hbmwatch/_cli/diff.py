@@ -62,8 +62,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.html is not None:
         from hbmwatch._report.diff_html import diff_page
 
-        names = tuple(clean(name, 80) for name in (options.a, options.b))
-        write_text(options.html, diff_page(comparison, *names, grouping=options.by))
+        first, second = (clean(name, 80) for name in (options.a, options.b))
+        write_text(options.html, diff_page(comparison, first, second, options.by))
     if options.json:
         print_json(comparison.to_dict(options.by))
     else:

@@ -41,7 +41,7 @@ def test_the_page_tells_what_changed(browser: Any, tmp_path: Path) -> None:
     """The verdict, one account, two curves and the limit, the groups, the findings; all by keys."""
     shown(browser, tmp_path)
     assert texts(browser, "h1, .verdict") == [
-        "Memory of jit_step: 2.13 GiB \N{RIGHTWARDS ARROW} 2.06 GiB (-64 MiB)",
+        "Memory of jit_step: 2.13\xa0GiB \N{RIGHTWARDS ARROW} 2.06\xa0GiB (-64\xa0MiB)",
         COMPARISON.verdict(),
     ]
     assert texts(browser, "header tr > *") == [
@@ -101,6 +101,45 @@ def test_a_link_shows_a_grouping_and_the_command_chooses_the_first(
 
     assert shown == ["layer", "shape", "layer"]
     assert browser.find_element("id", "by").get_attribute("value") == "role"
+
+
+def test_the_curves_are_drawn_for_paper(browser: Any, tmp_path: Path) -> None:
+    """At the width of A4, in black, one with dashes, and with all rows of the table."""
+    shown(browser, tmp_path)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    paper = browser.execute_script(
+        "return document.querySelector('#chart svg').viewBox.baseVal.width"
+    )
+    styles = browser.execute_script(
+        "return [...document.querySelectorAll('#chart .curve')].map((e) => getComputedStyle(e))"
+        ".map((style) => [style.stroke, style.strokeDasharray])"
+    )
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+
+    assert (paper, styles) == (660, [["rgb(0, 0, 0)", "5px, 3px"], ["rgb(0, 0, 0)", "none"]])
+    assert browser.execute_script("return document.getElementById('chart').style.width") == ""
+
+
+@pytest.mark.parametrize("width", [390, 640, 1280])
+def test_nothing_is_wider_than_the_window(browser: Any, tmp_path: Path, width: int) -> None:
+    """Long names break; on a phone, a name is as wide as what is below it."""
+    long = op("x" * 200, 3072, source=f"{'y' * 60}.py:12", functions=("z" * 100,))
+    after = OomReport(OomMessage(""), peak((*OPS, long)))
+    page = diff_page(Comparison(BEFORE, after, 2 * GIB), "a" * 100, "b")
+    (tmp_path / "long.html").write_text(page, encoding="utf-8")
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get((tmp_path / "long.html").as_uri())
+    boxes = "document.documentElement, ...document.querySelectorAll('.wide')"
+    wide = f"[{boxes}].some((e) => e.scrollWidth > e.clientWidth)"
+    name = "document.querySelector('#groups tbody th').getBoundingClientRect().width"
+    is_wider, name_width = browser.execute_script(f"return [{wide}, {name}]")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    assert not is_wider
+    assert name_width > 0.4 * width
 
 
 @pytest.mark.slow

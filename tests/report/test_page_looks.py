@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from tests.report.pages import REPORT, Show, click
+from hbmwatch import OomReport
+from tests.report.pages import MESSAGE, REPORT, Show, click, op, peak
 
 _CONTRAST = """
 const numbers = (c) => c.match(/[\\d.]+/g).map(Number);
@@ -50,6 +53,22 @@ def test_every_text_is_legible(show: Show, dark: bool, phone: bool) -> None:
     )
     page = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert page == ("rgb(16, 18, 21)" if dark else "rgb(247, 247, 245)")
+
+
+def test_a_long_word_of_a_finding_breaks(show: Show) -> None:
+    """Code that has no space in it does not make the page wider than a phone."""
+    code = "jax.nn.dot_product_attention(query,key,value,implementation='cudnn')"
+    finding = dataclasses.replace(REPORT.findings[0], title=code, evidence=code, remedy=code)
+    browser = show(dataclasses.replace(REPORT, findings=(finding,), notes=(code,)), phone=True)
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+
+
+def test_a_row_on_a_phone_has_its_whole_source_line(show: Show) -> None:
+    """The line of the code is what a reader looks for; the shape takes what is left."""
+    named = op("x", 8, source="normalization_layers.py:133", shape="bf16[8,16,1024,1024]")
+    browser = show(OomReport(MESSAGE, peak((named,))), phone=True)
+    cut = "const e = document.querySelector('#table td.c-source');"
+    assert not browser.execute_script(f"{cut} return e.scrollWidth > e.clientWidth")
 
 
 def test_the_names_have_the_most_room(show: Show) -> None:

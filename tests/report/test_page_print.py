@@ -36,6 +36,30 @@ def test_a4_has_lines_and_roles_in_black_and_white(show: Show) -> None:
     assert browser.execute_script("return document.getElementById('explorer').style.width") == ""
 
 
+def test_the_map_is_drawn_as_wide_as_the_paper(show: Show) -> None:
+    """A browser tells the page to get ready before the rules for print hold."""
+    browser = show(REPORT)
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    width = "return document.querySelector('#map svg').viewBox.baseVal.width"
+    assert browser.execute_script(width) > 680
+
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(f"{width} < document.body.offsetWidth * 0.65")
+
+
+def test_no_text_on_paper_is_larger_than_the_page_says(show: Show) -> None:
+    """Sizes that depend on the text of the whole page are those of paper, too."""
+    browser = show(REPORT)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('.foot, .findings .saves, .key, footer, .bars')]"
+        ".map((e) => parseFloat(getComputedStyle(e).fontSize))"
+    )
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+    assert sizes and max(sizes) <= 12
+
+
 def test_a_report_prints_on_a_few_pages(show: Show) -> None:
     """A4, with everything in it."""
     browser = show(REPORT)

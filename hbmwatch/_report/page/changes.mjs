@@ -51,7 +51,7 @@ function groupTable({ label, rows, more, more_bytes: moreBytes }) {
   const columns = [["change", "size"], [label, ""], ["before", "size"], ["after", "size"]];
   const rest = `and ${formatCount(more)} more (${signed(moreBytes)})`;
   const foot = more ? [make("tr", {}, make("td", { colspan: 4 }, rest))] : [];
-  return table(columns, rows.map((row) => changeRow(row, most)), foot);
+  return table(columns, rows.map((row) => changeRow(row, most)), foot, "changes");
 }
 
 /** The groups of buffers that changed, by one of several groupings, which the address holds. */
@@ -79,7 +79,7 @@ export function groups({ groupings, by }) {
   view.restore(readAddress(location.hash));
   view.draw();
   listenToAddress(view);
-  return make("section", { class: "card" },
+  return make("section", { class: "card long" },
     make("h2", {}, "What changed at the peak"),
     make("div", { class: "tools" }, make("label", { class: "by" }, "Group by ", select)),
     shown);

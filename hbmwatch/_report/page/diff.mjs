@@ -8,6 +8,7 @@ import { formatCount, formatSize } from "./format.mjs";
 
 const SIDES = ["before", "after"];
 const STEP = 0.01; // of the program, for an arrow key
+const PAPER_WIDTH = "660px"; // A4 without its margins and those of a card
 
 /** A row of the account. */
 function entry({ name, before_bytes: before, after_bytes: after, is_part: isPart }) {
@@ -25,7 +26,7 @@ function head({ title, verdict, account, sides }) {
   const columns = [["memory", ""], ...["before", "after", "change"].map((name) => [name, "size"])];
   return make("header", {},
     make("p", { class: "eyebrow" }, "hbmwatch diff"),
-    make("h1", {}, title),
+    make("h1", {}, title.replace(/(\d) (?=[KMGTPE]?i?B)/g, "$1\u00a0")),
     ...(verdict ? [make("p", { class: "verdict" }, verdict)] : []),
     make("section", { class: "card", "aria-labelledby": "h-account" },
       make("h2", { id: "h-account" }, "Memory of the two programs"),
@@ -118,6 +119,12 @@ function listen(data) {
     event.preventDefault();
     move(to);
   });
+  const redraw = (width) => {
+    $("chart").style.width = width;
+    axes = drawCurves(data);
+  };
+  addEventListener("beforeprint", () => redraw(PAPER_WIDTH));
+  addEventListener("afterprint", () => redraw(""));
   new ResizeObserver(() => { axes = drawCurves(data); }).observe($("chart"));
 }
 

@@ -2,7 +2,7 @@
 
 import { $ } from "./dom.mjs";
 
-const WIDTH = "690px"; // A4 without its margins
+const WIDTH = "700px"; // A4 without its margins
 const ROWS = 100;
 
 /** Draw for paper before printing, and for the screen after it. */

@@ -154,7 +154,7 @@ export function fitColumns({ b }) {
   const width = (least, most, texts, character, other) =>
     `${Math.max(least, Math.min(most, longest(texts))) * character + other}px`;
   const style = $("table").style;
-  style.setProperty("--role-width", width(8, 34, b.roles.map(({ name }) => name), 7, 40));
+  style.setProperty("--role-width", width(8, 34, b.roles.map(({ name }) => name), 7, 18));
   style.setProperty("--shape-width", width(10, 28, used("shape"), 7.7, 14));
   style.setProperty("--source-width", width(11, 30, used("source"), 7.7, 14));
 }
