@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hbmwatch._messages.figures import merge, read_figures
+from hbmwatch._messages.figures import LARGEST_ON_CHIP, merge, read_figures
 from hbmwatch._messages.gpu_details import add_gpu_details
 from hbmwatch._messages.own_reports import read_report
-from hbmwatch._messages.statements import Oom
+from hbmwatch._messages.statements import Oom, Statement
 from hbmwatch._messages.tpu_details import add_tpu_details
-from hbmwatch._messages.wording import Wording
+from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.message import OomMessage
 
 _IMPLIED = ("platform", "phase", "code", "memory_space", "pool")
@@ -30,7 +30,10 @@ _DETAILS = {"tpu": add_tpu_details, "gpu": add_gpu_details}
 
 # How many characters before an OOM its code, its replica and its program may be.
 _BEFORE = 2000
-_CODE_BEFORE, _PROGRAM_BEFORE = 100, 600
+_CODE_BEFORE, _PROGRAM_BEFORE, _AUTOTUNER_BEFORE = 100, 600, 300
+# How far a person's name for the memory is from the figures.
+_SPACE_BEFORE, _SPACE_AFTER = 120, 400
+_ON_CHIP_NAME = rf"(?<![A-Za-z])(?:{'|'.join(ON_CHIP)})(?![A-Za-z])"
 _CODE = r"(E\d{4}): [A-Z]\w{1,80}: ?$"
 _LINK = r"openxla\.org/xla/errors/error_(\d{4})(?!\d)"
 _LOADING = r"Error loading (?:SparseCore )?program '([^']{1,500})'"
@@ -38,6 +41,8 @@ _MODULE = r"HLO module: ([\w.<>-]{0,500}\w)|\[executable_name='([^']{1,500})'\]"
 _EXECUTION = (
     r"Execution of replica (\d{1,9}) failed: (?:RESOURCE_EXHAUSTED|Resource exhausted|INTERNAL)"
 )
+# The autotuner runs candidates while it compiles; what their allocations log is no failed run.
+_AUTOTUNER = r"(?:algorithm_picker|autotuner)\.cc:\d{1,6}\] (?:[A-Za-z_ ]{1,60}: ){0,3}\S?$"
 _REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
 
 
@@ -47,23 +52,39 @@ def build_message(text: str, flat_text: str, oom: Oom) -> OomMessage:
     for statement in sorted(oom.statements, key=lambda one: _ORDER[one.wording.source]):
         if statement.wording.source != "retry_log" or "platform" not in fields:
             merge(fields, read_figures(statement.match))
-            merge(fields, _implied(statement.wording))
+            merge(fields, _implied(flat_text, statement))
     read_report(fields)
     own_text = flat_text[oom.start : oom.end]
     add_details = _DETAILS.get(fields.get("platform", ""))
     if add_details:
         add_details(fields, own_text)
     before = flat_text[max(oom.previous_end, oom.start - _BEFORE) : oom.start]
+    _add_space(fields, before, own_text)
     _add_code(fields, before, own_text)
     _add_module(fields, before, own_text)
     _add_replica(fields, before, own_text, oom.stated_end - oom.start)
     return OomMessage(text, **fields)
 
 
-def _implied(wording: Wording) -> dict[str, Any]:
+def _implied(flat_text: str, statement: Statement) -> dict[str, Any]:
     """What a text says whatever its figures are."""
-    implies = wording.implies
-    return {name: value for name in _IMPLIED if (value := getattr(implies, name))}
+    implies = statement.wording.implies
+    fields = {name: value for name in _IMPLIED if (value := getattr(implies, name))}
+    before = flat_text[max(0, statement.start - _AUTOTUNER_BEFORE) : statement.start]
+    if fields.get("phase") == "run" and re.search(_AUTOTUNER, before):
+        fields["phase"] = "compile"
+    return fields
+
+
+def _add_space(fields: dict[str, Any], before: str, text: str) -> None:
+    """Add the on-chip memory whose size is the limit, where only the words around name it."""
+    is_known = fields.get("memory_space") or fields.get("phase") != "compile"
+    if is_known or fields.get("limit_bytes", LARGEST_ON_CHIP) >= LARGEST_ON_CHIP:
+        return
+    around = before[-_SPACE_BEFORE:] + text[:_SPACE_AFTER]
+    names = {name.lower() for name in re.findall(_ON_CHIP_NAME, around, re.IGNORECASE)}
+    if len(names) == 1:
+        fields["memory_space"] = names.pop()
 
 
 def _add_code(fields: dict[str, Any], before: str, text: str) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from hbmwatch._records.sizes import Size, read_size
 
+# The memory of a device is larger, and no on-chip memory is.
+LARGEST_ON_CHIP = 2**30
 # The BFC allocator rounds a request up to a multiple of 256 bytes.
 _ROUNDED_UP = 255
 

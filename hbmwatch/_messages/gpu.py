@@ -6,9 +6,10 @@ ran out.
 
 from __future__ import annotations
 
+from hbmwatch._messages.wording import STATISTICS as LOGGED_STATISTICS
 from hbmwatch._messages.wording import Wording, optional
 from hbmwatch._records.message import OomMessage
-from hbmwatch._records.sizes import COUNT, SIZE
+from hbmwatch._records.sizes import SIZE
 
 STATISTICS = "BufferAssignment stats: "
 
@@ -103,12 +104,7 @@ _POOL_WORDINGS = (
         "Stats: Limit: ",
         "<#limit_bytes>(?= )"
         + optional(
-            " InUse: <#total_InUse>(?= )",
-            " MaxInUse: <#total_MaxInUse>(?= )",
-            rf" NumAllocs: {COUNT}(?= )",
-            " MaxAllocSize: <#total_MaxAllocSize>(?= )",
-            " Reserved: <#total_Reserved>(?= )",
-            " PeakReserved: <#total_PeakReserved>(?= )",
+            *LOGGED_STATISTICS,
             " LargestFreeBlock: <#largest_free_bytes>(?= |(?<= 0)$)",
         ),
         "extra_figures",
@@ -194,11 +190,26 @@ _DRIVER_WORDINGS = (
         needle="'out of memory'",
     ),
     Wording(
-        "gpu-nccl-alloc",
+        "gpu-nccl-alloc",  # RCCL has the same words, with "CUDA" too
         _DRIVER,
-        "CCL WARN Failed to ",
-        "(?:CUDA|HIP) (?:host )?[cm]?alloc",
+        "ailed to CUDA ",
+        "[cm]alloc(?: async)?(?: <#requested_bytes> bytes)?",
         "quoted",
+    ),
+    Wording(
+        "gpu-operation",
+        _DRIVER,
+        "operation gpu",
+        r"\w{1,60}\([^()]{0,200}\) failed: out of memory",
+        "quoted",
+        needle=" failed: out of memory",
+    ),
+    Wording(
+        "gpu-hsa",
+        _DRIVER,
+        "HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        # Threads and events are resources too; with less than 1000 MB free, memory is the reason.
+        r".{0,250}?Available Free mem ?: (?=\d{1,3} ?MB)<free_bytes>",
     ),
     Wording(
         "gpu-context",
@@ -316,6 +327,13 @@ _HOST_WORDINGS = (
         _HOST,
         "ailed to allocate staging buffer of size ",
         "<#requested_bytes>",
+    ),
+    Wording(
+        "host-nccl",
+        _HOST,
+        "ailed to CUDA host alloc",
+        "(?: <#requested_bytes> bytes)?",
+        "quoted",
     ),
     Wording("host-transfer-buffer", _HOST, "ailed to allocate host memory for transfer buffer"),
     Wording(

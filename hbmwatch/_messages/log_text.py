@@ -26,15 +26,18 @@ _CHUNK = re.compile(
     r"(?:InUse|Free ?) at [0-9a-f]{1,16} of size \d{1,20} next \d{1,20}"
     r"|Bin \(\d{1,20}\): Total Chunks: \d{1,20}, Chunks in use: \d{1,20}[^\n]{0,200}"
 )
-# What loggers, launchers, containers, syslog, mail and pytest put before a line.
+# What loggers, launchers, containers, syslog, mail and pytest put before a line, and the bullets
+# and the marks of code that people put there. The name of an autotuner stays, as it says the phase.
 _PREFIX = re.compile(
     r"""\n(?:[ \t]*+(?:
     \[(?!Op:)[^\[\]\n='"]{1,80}\](?:<std(?:err|out)>)?:?
     |\((?:[\w.-]{1,60}[ ])?(?:pid|ip|rank|worker|process|task|actor)\b[^()\n]{0,120}\)
     |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?(?=\s)
     |(?:\d\d-\d\d[ ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?:?(?=\s)
-    |[IWEF](?:\d{4}|\d{8})[ ]\d\d:\d\d:\d\d\.\d{1,9}[ ]+\d{1,20}[ ][\w./+-]{1,300}:\d{1,6}\]
-    |[IWEF][ ]{1,8}(?:\d{1,20}[ ])?[\w./+-]{1,300}:\d{1,6}\]
+    |[IWEF](?:\d{4}|\d{8})[ ]\d\d:\d\d:\d\d\.\d{1,9}[ ]+\d{1,20}[ ][\w./+-]{1,300}
+     (?<!algorithm_picker\.cc)(?<!autotuner\.cc):\d{1,6}\]
+    |[IWEF][ ]{1,8}(?:\d{1,20}[ ])?[\w./+-]{1,300}
+     (?<!algorithm_picker\.cc)(?<!autotuner\.cc):\d{1,6}\]
     |[A-Z][a-z]{2}[ ]{1,2}\d{1,2}[ ]\d\d:\d\d:\d\d[ ][\w.-]{1,80}[ ][\w./-]{1,80}
      (?:\[\d{1,9}\])?:(?=[ ])
     |std(?:out|err)[ ][FP](?=[ ])
@@ -43,7 +46,8 @@ _PREFIX = re.compile(
     |[\w.]{1,80}:[\w.<>]{1,80}:\d{1,6}[ ]-(?=[ ])
     |\d{1,6}:(?=[ ])
     |[\w.-]{1,80}[ ]{0,20}\|(?=[ ])
-    |(?:[>│┃|*]|\#{1,6}|//)(?=[ ])
+    |(?:[>│┃|*•–-]|\#{1,6}|//)(?=[ ])
+    |`{1,3}(?=[^\s`])
     |E(?=[ ]{2})
     ))++""",
     re.VERBOSE,
@@ -58,6 +62,10 @@ _BOLD = re.compile(r"(?<![\w*])(?:\*\*_?){1,3}(?=[^\s*])|(?<=[^\s*])(?:_?\*\*){1
 _ELLIPSIS = re.compile(r"(?<!\S)(?:\.{3,8}|…|\[(?:\.{3}|…)\]|\((?:\.{3}|…)\))(?!\S)")
 _ATTACHED_ELLIPSIS = re.compile(r"(?<=[A-Za-z)])(?:\.{3}|…)(?=\s)")
 _EMPHASIS = re.compile(r"(`|\*\*)(?!_\1)([\w.]{1,40})\1")
+_CODE_END = re.compile(r"(?<=[^\s`])`{1,3}(?=[ \t]{0,20}\v?(?:\n|$))")
+_RAY_REPEATED = re.compile(
+    r"[ ]?\[repeated \d{1,7}x across cluster\](?: \(Ray deduplicates [^()\n]*\))?"
+)
 _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " ", "&amp;": "&"}
 # The right side of a panel, before a line break (marked, where it was an escape) or a quote's end.
 _BOX_END = re.compile(r"""(?<![│┃ \t])(?:[│┃ \t]++(?=\v?\n|$)|[ \t]*+[│┃]++(?=['"<]))""")
@@ -96,6 +104,8 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
         text = _ATTACHED_ELLIPSIS.sub(".", _ELLIPSIS.sub("", text))
     if "usage" in text or "requirement" in text:
         text = _REPORT.sub("", text)
+    if "[repeated " in text:
+        text = _RAY_REPEATED.sub("", text)
     if " next " in text or "Bin (" in text:
         text = _CHUNK.sub("", text)
     if "│" in text or "┃" in text:
@@ -106,7 +116,7 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
 def _without_emphasis(text: str) -> str:
     """The text without the marks of bold text and of short code."""
     if "`" in text or "**" in text:
-        return _BOLD.sub("", _EMPHASIS.sub(r"\2", text))
+        return _CODE_END.sub("", _BOLD.sub("", _EMPHASIS.sub(r"\2", text)))
     return text
 
 

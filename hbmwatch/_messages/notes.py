@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hbmwatch._messages.figures import LARGEST_ON_CHIP
 from hbmwatch._messages.warnings import compiler_warnings
 from hbmwatch._records.memory_spaces import KERNEL_MEMORY, ON_CHIP, SPARSE_CORE_CODE
 from hbmwatch._records.sizes import format_size
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 # A request below this share of the device, or below this size, did not fill it by itself.
 _SMALL_SHARE = 16
 _SMALL_BYTES = 256 * 2**20
+# Where the figures of a message are those of a part of the device.
+_PARTS = {"dram": "one bank of DRAM", "l1": "one bank of L1"}
 _RESERVATION = (
     "JAX's allocator wanted to reserve this memory of the device for a pool, and the driver had "
     "less. Other processes, or another library in this process, use the device: nvidia-smi (on "
@@ -104,16 +107,14 @@ def _phase(message: OomMessage, is_transfer: bool) -> str:
     """Whether a retry can help."""
     if _is_sparse_core(message):
         return ""
-    if message.phase == "compile" and message.memory_space in ("hbm", None):
-        return (
-            "The program does not fit on one device, even an empty one: the compiler rejected it "
-            "before running. Retrying or freeing other arrays will not help."
-        )
+    if message.phase == "compile":
+        return _while_compiling(message)
     requested, limit = message.requested_bytes, message.limit_bytes
     if message.phase == "run" and requested is not None and limit is not None and requested > limit:
         return (
             f"One allocation of {format_size(requested)} is larger than the {format_size(limit)} "
-            "of the device. Retrying or freeing other arrays will not help."
+            f"of {_PARTS.get(message.memory_space or '', 'the device')}. Retrying or freeing other "
+            "arrays will not help."
         )
     if is_transfer:
         return (
@@ -124,6 +125,28 @@ def _phase(message: OomMessage, is_transfer: bool) -> str:
         return (
             "The program compiled, but an allocation failed at run time. Other arrays and programs "
             "share this memory; retrying helps only after some of them are freed."
+        )
+    return ""
+
+
+def _while_compiling(message: OomMessage) -> str:
+    """Whether freeing other memory can help a program to compile."""
+    limit = message.limit_bytes
+    if message.pool == "allocator":
+        return (
+            "While compiling, XLA tries kernels on the device, and an allocation for that failed. "
+            "Other arrays and programs share this memory; retrying helps only after some of them "
+            "are freed."
+        )
+    if message.memory_space is None and limit is not None and limit < LARGEST_ON_CHIP:
+        return (
+            f"A memory of {format_size(limit)} is on-chip memory: freeing HBM, by a smaller model "
+            "or by donation, will not help."
+        )
+    if message.memory_space in ("hbm", None):
+        return (
+            "The program does not fit on one device, even an empty one: the compiler rejected it "
+            "before running. Retrying or freeing other arrays will not help."
         )
     return ""
 

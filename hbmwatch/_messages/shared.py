@@ -21,6 +21,26 @@ _CPU_WORDINGS = (
     Wording("cpu-literal", _CPU, "ailed to allocate buffer for Literal"),
 )
 
+# Tenstorrent's allocator. All figures but the first one are those of one bank of the memory.
+_BANKS = (
+    " B {space} buffer",
+    r" across \d{1,4} banks",
+    ", where each bank needs to store <#requested_bytes> B",
+    ", but bank size is (?:only )?<#limit_bytes> B",
+    r" \(allocated: <#total_allocated> B",
+    ", free: <#free_bytes> B",
+    ", largest free block: <#largest_free_bytes> B",
+)
+_BANK_WORDINGS = tuple(
+    Wording(
+        f"banks-{space.lower()}",
+        OomMessage("", phase="run", memory_space=space.lower()),
+        "Not enough space to allocate ",
+        "<#total_buffer>" + _BANKS[0].format(space=space) + optional(*_BANKS[1:]),
+    )
+    for space in ("DRAM", "L1")
+)
+
 _STATUSES = (
     ("exhausted", "RESOURCE_EXHAUSTED"),
     ("exhausted-old", "Resource exhausted"),
@@ -63,4 +83,4 @@ _ANY_PLATFORM_WORDINGS = (
     ),
 )
 
-WORDINGS = (*_CPU_WORDINGS, *_ANY_PLATFORM_WORDINGS)
+WORDINGS = (*_CPU_WORDINGS, *_BANK_WORDINGS, *_ANY_PLATFORM_WORDINGS)

@@ -30,6 +30,7 @@ HINTS = (
     "capacity",
     "XLA",
     "Error loading",
+    "OUT_OF_RESOURCES",
     "hbmwatch: ",
 )
 """Each message has one of these words, so that a long log need not be read whole."""
@@ -49,7 +50,8 @@ TRIGGERS = (
     b"ould not allocate ",
     b"ould not create ",
     b"Not enough ",
-    b"CCL WARN Failed to ",
+    b"ailed to CUDA ",
+    b"OUT_OF_RESOURCES",
     b"OOM when allocating tensor",
     b"OOM in pinned host ",
     b"Core Hbm usage: ",

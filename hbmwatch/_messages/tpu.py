@@ -6,7 +6,7 @@ closed, so the others come from messages that people posted and from failures th
 
 from __future__ import annotations
 
-from hbmwatch._messages.wording import Wording, optional
+from hbmwatch._messages.wording import BETWEEN, STATISTICS, Wording, optional
 from hbmwatch._records.memory_spaces import ON_CHIP
 from hbmwatch._records.message import OomMessage, Phase
 from hbmwatch._records.sizes import COUNT, SIZE
@@ -20,10 +20,21 @@ _RUN = OomMessage("", platform="tpu", phase="run", memory_space="hbm", pool="all
 # A disk has a usage and a capacity too.
 _KNOWN_SPACE = rf"(?=(?:{'|'.join(('hbm', *ON_CHIP))})\b)"
 # Other programs attempt to allocate "4G of swap" or "512M for the page cache".
-_REQUEST_END = r"(?=\.? ?$|\. ?[A-Zt;(]|[^\w\s.])"
+_REQUEST_END = (
+    r"(?=\.? ?$|\. ?[A-Zt;(]|[^\w\s.]"
+    rf"|{BETWEEN}(?:That was not possible|There are {SIZE} free|[Tt]he largest contiguous)\b)"
+)
 _ATTEMPT = (
     rf"Attempting to (?:allocate {SIZE}{_REQUEST_END}|reserve {SIZE} at the bottom of memory)"
 )
+
+_IMPOSSIBLE = f"(?:{BETWEEN}That was not possible)?"
+_RESERVED = (
+    f"{BETWEEN}<total_reserved> reserved",
+    f"{BETWEEN}(?:and )?<total_reservable> reservable",
+)
+_PROGRAM = r"(?: '[^']{1,500}')?"
+_THEN = f"(?:: ?|{BETWEEN})"
 
 _CODES: tuple[tuple[str, str, Phase, str | None], ...] = (
     ("E0100", "RuntimeBufferAllocationFailure", "run", "hbm"),
@@ -58,17 +69,17 @@ WORDINGS = (
         "Ran out of memory in memory space ",
         "<memory_space>"
         + optional(
-            r"[.,;:]? Used <used_bytes>",
+            rf"{BETWEEN}Used <used_bytes>",
             r" of <limit_bytes>",
-            r" \w{1,30}[.,;]? Exceeded \w{1,30} capacity by ~?<exceeded_by_bytes>",
+            rf" \w{{1,30}}{BETWEEN}Exceeded \w{{1,30}} capacity by ~?<exceeded_by_bytes>",
         ),
     ),
     Wording(
         "tpu-used",
         _COMPILE,
         "Used ",
-        rf"<used_bytes> of <limit_bytes> {_KNOWN_SPACE}<memory_space>\. Exceeded \w{{1,30}} "
-        "capacity by ~?<exceeded_by_bytes>",
+        rf"<used_bytes> of <limit_bytes> {_KNOWN_SPACE}<memory_space>{BETWEEN}Exceeded "
+        r"\w{1,30} capacity by ~?<exceeded_by_bytes>",
         "continuation",
         needle=" capacity by ",
     ),
@@ -84,7 +95,7 @@ WORDINGS = (
         _COMPILE_HBM,
         "Ran out of memory on HBM",
         optional(
-            r"[,.;:]? the total memory required for HLO temporaries \(<used_bytes>\)",
+            rf"{BETWEEN}the total memory required for HLO temporaries \(<used_bytes>\)",
             r" exceeds available HBM \(<limit_bytes>\)",
         ),
     ),
@@ -119,7 +130,7 @@ WORDINGS = (
         _COMPILE_HBM,
         "unlikely to have enough ",
         "(?:device )?memory"
-        + optional(r"\. Requires <used_bytes>", ", has <limit_bytes> available"),
+        + optional(f"{BETWEEN}Requires <used_bytes>", f"{BETWEEN}has <limit_bytes> available"),
     ),
     Wording(
         "tpu-cores",
@@ -136,7 +147,7 @@ WORDINGS = (
         _COMPILE_HBM,
         "due to lack of HBM space",
         optional(
-            r"\. The HBM capacity available per TPU core \(<limit_bytes>\)",
+            rf"{BETWEEN}The HBM capacity available per TPU core \(<limit_bytes>\)",
             r" is smaller than the HBM requirement after padding \(<used_bytes>\)",
         ),
     ),
@@ -185,9 +196,9 @@ WORDINGS = (
         "Attempting to allocate ",
         f"<requested_bytes>{_REQUEST_END}"
         + optional(
-            r"\. That was not possible\. There are <free_bytes> free",
-            r"\.(?: Due to fragmentation,)? [Tt]he largest contiguous region of free memory is"
-            r" <largest_free_bytes>",
+            f"{_IMPOSSIBLE}{BETWEEN}There are <free_bytes> free",
+            rf"(?:{BETWEEN}Due to fragmentation)?{BETWEEN}[Tt]he largest contiguous region of free"
+            " memory is <largest_free_bytes>",
         ),
     ),
     Wording(
@@ -195,11 +206,22 @@ WORDINGS = (
         _RUN,
         "Attempting to reserve ",
         "<requested_bytes> at the bottom of memory"
-        + optional(
-            r"\. That was not possible\. There are <free_bytes> free",
-            ", <total_reserved> reserved",
-            ",? and <total_reservable> reservable",
-        ),
+        + optional(f"{_IMPOSSIBLE}{BETWEEN}There are <free_bytes> free", *_RESERVED),
+    ),
+    Wording(
+        "tpu-free",
+        _RUN,
+        "There are ",
+        f"<free_bytes> free{''.join(_RESERVED)}",
+        "extra_figures",
+        needle=" reservable",
+    ),
+    Wording(
+        "tpu-log-stats",
+        _RUN,
+        "OOM Summary: Reason: ",
+        r"[\w ]{1,100}\. Allocator stats: Limit: <#limit_bytes>(?= )" + optional(*STATISTICS),
+        "extra_figures",
     ),
     Wording(
         "tpu-not-allocated",
@@ -213,14 +235,17 @@ WORDINGS = (
         "tpu-buffer",
         _RUN,
         "Error allocating device buffer",
-        rf"(?!: ?{_ATTEMPT})",
+        rf"(?!{_THEN}{_ATTEMPT})",
         "code",
     ),
     Wording(
         "tpu-loading",
         _RUN,
         "RESOURCE_EXHAUSTED: Error loading ",
-        rf"(?:SparseCore )?program(?!(?: '[^']{{1,500}}')?: ?{_ATTEMPT})",
+        rf"(?:SparseCore )?program(?!{_PROGRAM}{_THEN}{_ATTEMPT}){_PROGRAM}"
+        # People shorten the rest: "Error loading program 'jit_f' ... 5.68G free".
+        rf"(?:{_THEN}Attempting to (?:reserve|allocate) <requested_bytes>)?"
+        rf"(?:{_IMPOSSIBLE}{_THEN}(?:There are )?<free_bytes> free)?",
         "code",
     ),
     Wording(

@@ -36,7 +36,7 @@ _FIELD_PATTERNS = {
     "module": r"[\w.<>-]{0,500}[\w>]",
     "report_device": r"[\w-]{1,40}",
     "report_phase": r"(?:while compiling|at run time)",
-    "report_space": r"(?:HBM|(?:device |host |SparseCore )?memory|[A-Z]{3,10})",
+    "report_space": r"(?:HBM|(?:device |host |SparseCore )?memory|[A-Z]{3,10}|[Ll]1|dram)",
     "space": r"\d{1,4}",
 }
 
@@ -86,6 +86,22 @@ class Wording(NamedTuple):
             if match:
                 yield match
             start = text.find(self.anchor, start + len(self.anchor))
+
+
+# Between two sentences of a message: what ends the first one, and what a person puts between them,
+# such as a bullet, a dash or the marks of code. "12.2G free`, - `There are" has all of it.
+_MARKS = r"[^\w\s]{1,4}"
+BETWEEN = rf"(?:{_MARKS})?(?: {_MARKS}(?= )){{0,2}} (?:{_MARKS})?"
+
+# What the BFC allocator of a device logs of itself after its limit.
+STATISTICS = (
+    " InUse: <#total_InUse>(?= )",
+    " MaxInUse: <#total_MaxInUse>(?= )",
+    rf" NumAllocs: {COUNT}(?= )",
+    " MaxAllocSize: <#total_MaxAllocSize>(?= )",
+    " Reserved: <#total_Reserved>(?= )",
+    " PeakReserved: <#total_PeakReserved>(?= )",
+)
 
 
 def optional(*pieces: str) -> str:

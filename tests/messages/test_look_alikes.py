@@ -127,6 +127,26 @@ HARMLESS = {
         "cuda_dnn.cc:535] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR"
     ),
     "an allocation of another program": "could not allocate buffer of size: 4096",
+    "space on a disk": "Not enough space to allocate 2097152 B for the swap file across 2 disks",
+    "resources of ROCm with free memory": (
+        "rocdevice.cpp:3582: aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime "
+        "failed to allocate the necessary resources. Code: 0x1008 Available Free mem : 60211 MB"
+    ),
+    "resources of ROCm without figures": (
+        "HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources."
+    ),
+    "an operation of a GPU": (
+        "INTERNAL: jaxlib/gpu/prng_kernels.cc:33: operation gpuGetLastError() failed: invalid "
+        "device function"
+    ),
+    "a list of what is free": (
+        "- There are 12.22G free on the disk\n- There are 5.00G free, 0B reserved, and 5.00G "
+        "reservable"
+    ),
+    "statistics of a TPU": (
+        "[OOM Summary: Reason: Not enough free memory. Allocator stats:\nLimit: 102803437568\n"
+        "InUse: 68240086016\n]"
+    ),
     "statistics": "Stats: \nLimit: 17036574720\nInUse: 12345678848\nMaxInUse: 13345678848",
     "PyTorch": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "

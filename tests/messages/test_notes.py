@@ -40,6 +40,32 @@ CASES: dict[str, tuple[OomMessage, tuple[str, ...]]] = {
         OomMessage("", platform="tpu", phase="compile", memory_space="cmem"),
         ("CMEM is on-chip memory: freeing HBM, by a smaller model or by donation, will not help.",),
     ),
+    "on-chip memory that the text does not name": (
+        OomMessage("", platform="tpu", phase="compile", limit_bytes=16 * MIB),
+        (
+            "A memory of 16 MiB is on-chip memory: freeing HBM, by a smaller model or by donation, "
+            "will not help.",
+        ),
+    ),
+    "memory of a device that the text does not name": (
+        OomMessage("", platform="tpu", phase="compile", limit_bytes=GIB),
+        (COMPILE,),
+    ),
+    "a kernel that the compiler tried": (
+        OomMessage("", phase="compile", memory_space="hbm", pool="allocator"),
+        (
+            "While compiling, XLA tries kernels on the device, and an allocation for that failed. "
+            "Other arrays and programs share this memory; retrying helps only after some of them "
+            "are freed.",
+        ),
+    ),
+    "a bank": (
+        OomMessage("", phase="run", memory_space="l1", requested_bytes=2 * MIB, limit_bytes=MIB),
+        (
+            "One allocation of 2 MiB is larger than the 1 MiB of one bank of L1. Retrying or "
+            "freeing other arrays will not help.",
+        ),
+    ),
     "outside the pool": (
         OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver"),
         (

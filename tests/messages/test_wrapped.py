@@ -58,6 +58,12 @@ def separated(text: str) -> str:
     return re.sub(r"(?<![\w.,/=])\d{4,}(?= bytes\b|B\))", lambda n: f"{int(n[0]):,}", text)
 
 
+# Between two sentences of XLA; "Operator: ..." and other lists are no sentences.
+SENTENCE_END = re.compile(
+    r"\. (?=(?:Used|Exceeded|Requires|That was|There are|[Tt]he largest|Due to|The HBM)\b)"
+)
+
+
 WRAPPINGS: dict[str, Callable[[str], str]] = {
     "exception class": lambda text: f"jax.errors.JaxRuntimeError: {text}",
     "numbered": lambda text: f"2 root error(s) found.\n  (0) {text}",
@@ -67,6 +73,11 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
     "color as text": lambda text: colored(text).replace("\x1b", "\\x1b"),
     "Ray": each_line("(RayTrainWorker pid=1234, ip=10.0.0.7) "),
     "Ray in color": each_line("\x1b[36m(step pid=1234)\x1b[0m "),
+    "Ray of several hosts": lambda text: re.sub(
+        "(?m)^.+$",
+        r"(pid=, ip=10.0.0.7) \g<0> [repeated 3x across cluster]",
+        text,
+    ),
     "vLLM": each_line("(EngineCore pid=106339) ERROR 06-03 07:41:11 [core.py:1184] "),
     "timestamps": each_line("2026-03-01 10:00:00.123456: "),
     "ISO timestamps": each_line("2026-03-01T10:00:00Z "),
@@ -92,6 +103,11 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
     "bold lines": lambda text: re.sub(r"\S.*\S", r"**\g<0>**", text),
     "separated thousands": separated,
     "ellipses of a person": lambda text: text.replace(". ", ". ... ").replace(": ", ": [...] ", 1),
+    "bullets": each_line("- "),
+    "lines of code": lambda text: re.sub(r"(?m)^([ \t]*)(\S.*?)[ \t]*$", r"\1- `\2`", text),
+    "sentences of code": lambda text: SENTENCE_END.sub("`\n  - `", f"- `{text}`"),
+    "sentences of code in a row": lambda text: SENTENCE_END.sub("`, `", f"`{text}`"),
+    "sentences apart": lambda text: SENTENCE_END.sub(" … / … ", text),
     "CRLF": lambda text: text.replace("\n", "\r\n"),
     "repr": lambda text: repr(RuntimeError(text)),
     "JSON": lambda text: json.dumps({"severity": "ERROR", "message": text}),
