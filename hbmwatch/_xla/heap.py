@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.program import Buffer, Program
@@ -87,6 +88,22 @@ def replay(program: Program, events: Sequence[HeapEvent]) -> Replay:
         )
     peak = sizes.index(max(sizes)) if sizes else 0
     return Replay(sizes, heap.live_before(peak), heap.spans, heap.not_live_before(peak))
+
+
+# Buffers at the peak and at other points need the same one. A Program does not change.
+_REPLAYS: WeakKeyDictionary[Program, dict[int, Replay]] = WeakKeyDictionary()
+
+
+def heap_of(program: Program, color: int) -> Replay:
+    """The result of the heap trace of a memory space; the trace is run through once.
+
+    Raises:
+        ProfileError: The trace is inconsistent.
+    """
+    known = _REPLAYS.setdefault(program, {})
+    if color not in known:
+        known[color] = replay(program, heap_trace(program, color))
+    return known[color]
 
 
 class _Heap:

@@ -13,7 +13,7 @@ from hbmwatch._records.peak import MOST_OTHER_OPS, PeakSummary
 from hbmwatch._records.peak_op import Kind, PeakOp
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.frames import user_frame
-from hbmwatch._xla.heap import LARGEST_TOTAL_BYTES, has_indefinite_lifetime, heap_trace, replay
+from hbmwatch._xla.heap import LARGEST_TOTAL_BYTES, has_indefinite_lifetime, heap_of
 from hbmwatch._xla.program import Buffer, Program
 from hbmwatch._xla.protos import BufferAllocationProto
 from hbmwatch._xla.shapes import UNKNOWN, shape_text, subshape, unpadded_bytes
@@ -50,7 +50,7 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
     ]
     whole_program_bytes = sum(allocation.size for allocation, _ in whole_program)
     total_bytes = _total_bytes(program, allocations)
-    heap = replay(program, heap_trace(program, color))
+    heap = heap_of(program, color)
     heap_bytes = np.array(heap.sizes, dtype=np.int64) + whole_program_bytes
     heap_bytes.flags.writeable = False
     peak_bytes = max(heap.sizes, default=0) + whole_program_bytes
@@ -81,7 +81,7 @@ def other_ops(program: Program, memory_space: str = "hbm") -> tuple[PeakOp, ...]
     Raises:
         ProfileError: The heap trace is inconsistent.
     """
-    heap = replay(program, heap_trace(program, memory_color(memory_space)))
+    heap = heap_of(program, memory_color(memory_space))
     large = [row for row in heap.others if row[0].proto.size >= SMALL_BYTES]
     if len(large) > MOST_OTHER_OPS:
         least = sorted(row[0].proto.size for row in large)[-MOST_OTHER_OPS]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from typing import Any
+
 import pytest
 
 from hbmwatch._records.profile_error import ProfileError
-from hbmwatch._xla.heap import heap_trace, replay
+from hbmwatch._xla.heap import heap_of, heap_trace, replay
+from hbmwatch._xla.peak import other_ops, peak_summary
 from hbmwatch._xla.program import Program
 from hbmwatch._xla.terms import memory_color
 from hbmwatch._xla.types import HeapEventKind, MemoryColor
@@ -17,7 +22,9 @@ Events = tuple[tuple[int, ...], ...]
 SIZES = {1: 100, 2: 200, 3: 50}
 
 
-def heap_of(*events: tuple[int, ...]) -> tuple[list[int], list[tuple[str, str]], dict[int, str]]:
+def run_through(
+    *events: tuple[int, ...],
+) -> tuple[list[int], list[tuple[str, str]], dict[int, str]]:
     """The sizes, the live buffers as (owner, user), and the spans that a trace of SIZES gives."""
     program = made({"buffers": SIZES}, traces=(events,))
     sizes, live, spans, _ = replay(program, heap_trace(program, MemoryColor.HBM))
@@ -77,7 +84,7 @@ def test_a_heap_trace_is_run_through(
     events: Events, sizes: list[int], live: list[tuple[str, str]], spans: dict[int, str]
 ) -> None:
     """Bytes before each event, what is live at the first maximum, and each buffer's lifetime."""
-    assert heap_of(*events) == (sizes, live, spans)
+    assert run_through(*events) == (sizes, live, spans)
 
 
 def test_what_is_not_live_at_the_peak_has_the_time_of_its_memory() -> None:
@@ -90,6 +97,26 @@ def test_what_is_not_live_at_the_peak_has_the_time_of_its_memory() -> None:
     assert found.sizes == [0, 100, 0, 100, 300, 300, 300, 100, 0, 200]
     others = [(buffer.instruction.name, start, end) for buffer, start, end in found.others]
     assert others == [("i1", 0, 1), ("i3", 5, 7), ("i2", 8, 9)]
+
+
+def test_a_peak_and_its_other_buffers_need_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trace of a space is run through once for a program, which this does not keep alive."""
+    runs = []
+
+    def counted(*args: Any) -> Any:
+        runs.append(len(args))
+        return replay(*args)
+
+    monkeypatch.setattr("hbmwatch._xla.heap.replay", counted)
+    program = made({"buffers": SIZES}, traces=(((ALLOC, 1), (FREE, 1), (ALLOC, 2)),))
+    assert peak_summary(program).peak_bytes == 200
+    assert other_ops(program) == ()  # all are smaller than 16 KiB
+    assert heap_of(program, MemoryColor.HBM).sizes == [0, 100, 0, 200]
+    assert len(runs) == 1
+    alive = weakref.ref(program)
+    del program
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize(
