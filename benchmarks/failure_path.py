@@ -33,16 +33,12 @@ from benchmarks._timing import table, versions
 from hbmwatch import HbmOomError, OomReport, watch_hbm
 from hbmwatch._explain import build, capture, conclude, errors, notes
 from hbmwatch._jax import dump, profiler
+from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 from hbmwatch._report import report as reports
 from hbmwatch._watch import guard, stages
 
 RUNS = 7
-ENVIRONMENT = {  # what libtpu needs to compile on a machine without a TPU
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TPU_MIN_LOG_LEVEL": "3",
-}
+ENVIRONMENT = {**WITHOUT_TPU, "TF_CPP_MIN_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3"}
 # Each function is timed under the name by which its caller finds it.
 PHASES: dict[str, list[tuple[Any, str]]] = {
     "capture": [(profiler, "collect"), (dump, "dump")],

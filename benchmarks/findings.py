@@ -20,6 +20,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.breakdown import breakdown, rollup, with_roles
 from hbmwatch._findings.rank import find_findings
 from hbmwatch._jax.dump import dump
+from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 from hbmwatch._jax.lowered import call_info
 from hbmwatch._records.message import OomMessage
 from hbmwatch._xla.peak import peak_summary
@@ -66,7 +67,7 @@ def read(hlo_proto: bytes) -> tuple[Program, Any]:
 
 def main() -> int:
     """Print the table; the exit status is 1 where the findings take longer than the target."""
-    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    os.environ |= WITHOUT_TPU
     jax.config.update("jax_platforms", "cpu")
     lowered = lowered_step()
     hlo_proto = dump(lowered, TIGHT)

@@ -24,19 +24,10 @@ from benchmarks._shrunk import builder, error_of, on_the_cpu
 from benchmarks._timing import table, versions
 from hbmwatch import Plan, PlanRow, plan
 from hbmwatch._records.sizes import format_size
+from tests.environment import QUIET, XLA_FLAGS
 from tests.oom_programs import CASES, Case
 
 SECONDS = float(os.environ.get("HBMWATCH_PLAN_SECONDS", "45"))
-ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=4 "
-    "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0",
-}
 HEAD = ("program", "change", "kind", "proof", "needs", "with it", "error", "tries", "processor s")
 
 
@@ -143,7 +134,7 @@ def summary(rows: Sequence[Sequence[str]]) -> str:
 
 def main(names: list[str]) -> None:
     """Print a row for each program that its compiler rejects."""
-    os.environ |= ENVIRONMENT
+    os.environ |= {**QUIET, "XLA_FLAGS": XLA_FLAGS}
     jax.config.update("jax_platforms", "cpu")
     rows = []
     for case in [case for case in CASES if case.name in names] or CASES:

@@ -21,14 +21,8 @@ import sys
 from typing import Any
 
 from benchmarks._timing import table, versions
+from hbmwatch._jax.libtpu_environment import WITHOUT_TPU
 
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-}
 MODEL = """
 import json, sys
 import jax, jax.numpy as jnp
@@ -120,7 +114,7 @@ def measured(code: str) -> tuple[float, dict[str, Any]]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ran = subprocess.run(
         [sys.executable, "-c", code],
-        env={**_ENVIRONMENT, **os.environ},
+        env={**WITHOUT_TPU, **os.environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,

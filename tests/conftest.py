@@ -13,22 +13,12 @@ import pytest
 from hypothesis import settings
 
 from tests import sharing, stores
+from tests.environment import QUIET, XLA_FLAGS
 
 # Read when jax and libtpu load, so set before either is imported.
-for _name, _value in {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}.items():
+for _name, _value in QUIET.items():
     os.environ.setdefault(_name, _value)
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_force_host_platform_device_count=4"
-    + " --xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
-)
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
 
 # A shell starts a job in the background with SIGINT ignored, which children would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
