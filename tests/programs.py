@@ -56,6 +56,8 @@ runtime_version { major: 13 minor: 0 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 PLATFORMS = ("cpu", "tpu", "gpu")
+# Compiler options for a step that a test runs a few times on the CPU, on small arrays.
+FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 needs_xprof = pytest.mark.skipif(
     importlib.util.find_spec("xprof") is None, reason="xprof is not installed"
 )

@@ -12,7 +12,8 @@ import pytest
 
 from hbmwatch._jax.placed_checkpoints import candidates, placed
 from tests.jax.styles import PARAMS, Style, X, layer
-from tests.jax.test_placed_checkpoints import checkpoints, largest_error
+from tests.jax.test_placed_checkpoints import checkpoints
+from tests.jax.test_placed_values import largest_error
 
 pytestmark = pytest.mark.clients
 

@@ -26,6 +26,7 @@ from hbmwatch._preflight.changes.change import Asked, Edit
 from hbmwatch._preflight.changes.donation import Donate
 from hbmwatch._preflight.changes.tracing import call_of
 from tests.preflight.changes.steps import mesh
+from tests.programs import FAST_COMPILE
 
 VOCABULARY, WIDTH, LENGTH, BATCH = 64, 64, 16, 8
 OPTIMIZER = optax.adam(3e-3)
@@ -53,6 +54,9 @@ def train_step(params: Any, state: Any, tokens: Any) -> Any:
     loss, grads = jax.value_and_grad(loss_of)(params)
     updates, state = OPTIMIZER.update(grads, state)
     return optax.apply_updates(params, updates), state, loss
+
+
+STEP = jax.jit(train_step, compiler_options=FAST_COMPILE)
 
 
 def start() -> tuple[Any, Any]:
@@ -92,7 +96,7 @@ def trained(step: Any, params: Any, state: Any) -> list[float]:
 @functools.cache
 def expected() -> list[float]:
     """The losses without a change."""
-    return trained(jax.jit(train_step), *start())
+    return trained(STEP, *start())
 
 
 def first_edit(name: str, call: Call, *paths: str) -> Edit:
@@ -103,7 +107,7 @@ def first_edit(name: str, call: Call, *paths: str) -> Edit:
 def train_call(*args: Any) -> Call:
     """The training step as a call."""
     params, state = args or start()
-    return call_of(jax.jit(train_step), (params, state, jnp.asarray(batches(1)[0])), {}, None)
+    return call_of(STEP, (params, state, jnp.asarray(batches(1)[0])), {}, None)
 
 
 @pytest.mark.slow
@@ -115,7 +119,9 @@ def test_a_transformer_trains_in_pieces_with_the_same_losses() -> None:
         traces.append("step")
         return train_step(*args)
 
-    changed = apply(jax.jit(step), (first_edit("pieces", train_call()),))
+    changed = apply(
+        jax.jit(step, compiler_options=FAST_COMPILE), (first_edit("pieces", train_call()),)
+    )
     losses = trained(changed, *start())
 
     assert expected()[-1] < 0.5 * expected()[0]
@@ -126,7 +132,7 @@ def test_a_transformer_trains_in_pieces_with_the_same_losses() -> None:
 @pytest.mark.slow
 def test_a_transformer_trains_with_donation() -> None:
     """What is donated is gone after the step, and the losses are the same."""
-    step = apply(jax.jit(train_step), (first_edit("donation", train_call(), "params", "state"),))
+    step = apply(STEP, (first_edit("donation", train_call(), "params", "state"),))
     params, state = start()
     step(params, state, jnp.asarray(batches(1)[0]))
 
@@ -140,7 +146,7 @@ def test_a_transformer_trains_sharded_over_four_devices() -> None:
     whole = NamedSharding(mesh(), P())
     call = train_call(*jax.device_put(start(), whole))
     edit = first_edit("sharding", call)
-    step = apply(jax.jit(train_step), (edit,))
+    step = apply(STEP, (edit,))
     params, state = jax.device_put(start(), whole)
     params, state, _ = step(params, state, jnp.asarray(batches(1)[0]))
 

@@ -54,6 +54,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "pow": np.power,
     "rem": np.fmod,
     "sub": np.subtract,
+    "xor": np.bitwise_xor,
 }
 _REDUCED: dict[str, Callable[..., Any]] = {
     "reduce_and": np.all,
@@ -108,6 +109,8 @@ def _equation(equation: Any, args: Sequence[Any]) -> list[Any]:
         return evaluate(next(p[key] for key in _BODIES if key in p), args)
     if name in _SHAPED and _plain(args):
         return [_SHAPED[name](p, *args)]
+    if name == "threefry2x32" and _plain(args):
+        return _threefry(*args)
     return _in_jax(equation, args)
 
 
@@ -161,6 +164,19 @@ _CONTROL: dict[str, Callable[[Any, Sequence[Any]], list[Any]]] = {
     "cond": _cond,
     "optimization_barrier": lambda p, args: list(args),
 }
+
+
+def _threefry(one: Any, two: Any, x: Any, y: Any) -> list[Any]:
+    """Threefry with 20 rounds, as in Salmon et al., SC 2011: JAX compiles it for each shape."""
+    keys = one, two, one ^ two ^ np.uint32(0x1BD11BDA)
+    x, y = x + keys[0], y + keys[1]
+    for group in range(5):
+        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            x = x + y
+            y = x ^ (y << np.uint32(rotation) | y >> np.uint32(32 - rotation))
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return [x, y]
 
 
 def _dot(p: Any, x: Any, y: Any) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 from hypothesis import strategies as st
 from jax import lax
 
-Array = Any
-Args = dict[str, Any]
+from tests.preflight.pieces.modes import MODES, Args, Array, forward_mode
+
 # One step: which operation, which two arrays, and a number for everything else.
 Step = tuple[int, int, int, int]
 MOST_ELEMENTS = 4096
@@ -41,7 +41,7 @@ def codes() -> st.SearchStrategy[Code]:
 
 def _runnable(steps: tuple[Step, ...], mode: int) -> tuple[Step, ...]:
     """The steps, without custom_vjp in forward mode, in which JAX cannot run it."""
-    if MODES[mode] is not _forward_mode:
+    if MODES[mode] is not forward_mode:
         return steps
     is_clipped = [OPERATIONS[step[0]] is _wrapped and step[3] % 5 == 0 for step in steps]
     return tuple(
@@ -84,62 +84,6 @@ def function(code: Code) -> Callable[[Args], Any]:
         return arrays[-1]
 
     return MODES[code.mode](forward)
-
-
-def _loss(forward: Callable[[Args], Array]) -> Callable[[Args, Args], Array]:
-    def loss(floats: Args, others: Args) -> Array:
-        return jnp.mean(jnp.sin(forward({**floats, **others})))
-
-    return loss
-
-
-def _parts(args: Args) -> tuple[Args, Args]:
-    floats = {k: v for k, v in args.items() if k in "xywbt"}
-    return floats, {k: v for k, v in args.items() if k not in floats}
-
-
-def _value(forward: Callable[[Args], Array]) -> Callable[[Args], Any]:
-    return forward
-
-
-def _gradient(forward: Callable[[Args], Array]) -> Callable[[Args], Any]:
-    return lambda args: jax.value_and_grad(_loss(forward))(*_parts(args))
-
-
-def _update(forward: Callable[[Args], Array]) -> Callable[[Args], Any]:
-    def step(args: Args) -> Any:
-        floats, others = _parts(args)
-        loss, grads = jax.value_and_grad(_loss(forward))(floats, others)
-        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in grads.values()) + 1e-3)
-        return loss, jax.tree.map(lambda p, g: p - 0.1 * g / norm, floats, grads)
-
-    return step
-
-
-def _each_row(forward: Callable[[Args], Array]) -> Callable[[Args], Any]:
-    """The gradient of each row alone, as in per-example gradients."""
-
-    def step(args: Args) -> Any:
-        floats, others = _parts(args)
-
-        def one(row: Array) -> Any:
-            x = jnp.broadcast_to(row, floats["x"].shape)
-            return jax.grad(_loss(forward))({**floats, "x": x}, others)["w"]
-
-        return jax.vmap(one)(floats["x"])
-
-    return step
-
-
-def _forward_mode(forward: Callable[[Args], Array]) -> Callable[[Args], Any]:
-    def step(args: Args) -> Any:
-        floats, others = _parts(args)
-        return jax.jvp(lambda f: forward({**f, **others}), (floats,), (floats,))
-
-    return step
-
-
-MODES = (_value, _value, _gradient, _gradient, _update, _each_row, _forward_mode)
 
 
 def _like(x: Array, y: Array) -> Array:
