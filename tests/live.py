@@ -63,7 +63,7 @@ def start(code: str, *args: object, prelude: str = PRELUDE) -> subprocess.Popen[
 
 
 def outputs(children: Sequence[subprocess.Popen[str]], seconds: float = 280) -> list[str]:
-    """What children printed, all of which must have succeeded."""
+    """What children printed; all must have succeeded."""
     printed = []
     try:
         for child in children:

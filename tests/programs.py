@@ -1,4 +1,4 @@
-"""Real programs through real compilers: a TPU v5e, an H100 and the CPU, none of which runs them.
+"""Real programs, compiled but not run: for a TPU v5e, an H100 and the CPU.
 
 `compiled("scanned", "tpu")` lowers a program for a platform, compiles it once per test run, and
 gives the profile that holds it. Where the platform's compiler is not installed the test skips,

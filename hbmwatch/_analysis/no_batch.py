@@ -63,7 +63,7 @@ def added_by_index(graph: Graph, lengths: Set[int]) -> frozenset[int]:
 
     Args:
         graph: The program's instructions.
-        lengths: The first dimensions of the integer arguments, of which some are indices.
+        lengths: The first dimensions of the integer arguments; some of these are indices.
     """
     if not lengths:  # it saves reading the whole program
         return frozenset()

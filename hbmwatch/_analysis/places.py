@@ -30,7 +30,7 @@ def stack_of(graph: Graph, instruction: HloInstructionProto) -> Sequence[Frame]:
     if scan is not None:
         loops = (loop for loop in graph.loops if loop.metadata.op_name == scan[1])
         stacks = [graph.program.stack(loop) for loop in loops]
-        # The stack of the loop is the end of that of what is in its body.
+        # The stack of an instruction in the body ends with the stack of the loop.
         return next((s for s in stacks if s and stack[-len(s) :] == s), stack)
     if stack and not set(graph.program.step_names).isdisjoint(frame.function for frame in stack):
         return stack

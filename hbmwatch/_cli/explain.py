@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _lost_peers(lost: Mapping[str, str]) -> str:
-    """Where to look for the cause of what the logs of processes that lost another one say."""
+    """Where the cause is likely, if the logs say that a process lost another one."""
     file, says = next(iter(lost.items()))
     name = "the input" if file == "-" else file
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

@@ -85,7 +85,7 @@ class _Unclosed(io.RawIOBase):
         self._stream = stream
 
     def readable(self) -> bool:
-        """It can be read."""
+        """True: io.BufferedReader asks before it reads."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -120,7 +120,7 @@ def _blocks(stream: BinaryIO, file: str) -> Iterator[bytes]:
             block = read(_BLOCK)
         except OSError:
             raise
-        except Exception as error:  # each module has its own for what is cut off or damaged
+        except Exception as error:  # each module has its own for a damaged file
             print_on_stderr(f"{file} cannot be read to its end: {error}")
             return
         if not block:

@@ -104,7 +104,7 @@ def _code_of(spec: ModuleSpec) -> CodeType:
 
 
 def _attributes(spec: ModuleSpec) -> dict[str, Any]:
-    """What a module says of itself."""
+    """What a module prints about itself."""
     return {
         "__file__": spec.origin,
         "__loader__": spec.loader,

@@ -24,7 +24,7 @@ _OWN_FILES = str(Path(__file__).parents[1]) + os.sep
 def exit_now(error: BaseException, process: Process | None) -> NoReturn:
     """Print an error as the interpreter would, and exit with OOM_EXIT_STATUS.
 
-    Exit handlers do not run: that of jax.distributed waits for all processes, of which the others
+    Exit handlers do not run: that of jax.distributed waits for all processes, and the others
     wait in a collective for this one. Child processes of `multiprocessing` that are daemons are
     terminated, as at the interpreter's own exit.
 

@@ -30,7 +30,7 @@ def is_training_batch(facts: ProgramFacts) -> bool:
     """Whether the rows are examples, as far as the program shows.
 
     It trains on them and does not pair them with each other; else they may be points, cells or
-    configurations, of which a part need not give a part of the result.
+    configurations: a part of them need not give a part of the result.
     """
     length = facts.batch.length
     pairs = any(live.dims.count(length) > 1 for live in facts.scaling)

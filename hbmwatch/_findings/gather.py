@@ -153,7 +153,7 @@ def _argument_of(facts: ProgramFacts, source: HloInstructionProto) -> Argument |
     return next((a for a in facts.arguments if a.number == number), None)
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- wording --------------------------------------------------------------------------------------
 
 
 def _whole(facts: ProgramFacts, gathered: Sequence[Copy]) -> Finding:

@@ -16,7 +16,7 @@ from hbmwatch._records.report import Finding
 from hbmwatch._xla.protos import HloInstructionProto
 
 PRIOR_WEIGHT = 1.7
-# Above the padding of what is gathered.
+# Above what padding adds to gathered rows.
 GATHERED_WEIGHT = 2.1
 _GATHERED = "Pairs of rows are gathered"
 

@@ -30,7 +30,7 @@ from hbmwatch._records.report import Finding
 # If the program is only a little over the limit, a remedy that frees two fifths of the peak counts
 # in full; one that frees more is not more likely to be the cause.
 LEAST_SHARE_OF_PEAK = 0.4
-# A finding that frees a quarter of what is missing comes before what has no known cause.
+# A finding that frees a quarter of the missing bytes comes before one without a known cause.
 LEAST_SHARE_OF_OVER_LIMIT = 1 / 4
 T = TypeVar("T")
 Finder = Callable[[ProgramFacts], Finding | None]

@@ -15,7 +15,7 @@ from hbmwatch._xla.types import float_bits
 
 # It halves the batch, which halves what other findings free: it is an alternative to them.
 _ALTERNATIVE = "aggregate"
-# It frees what is beside the program's peak.
+# It frees memory that is not a part of the program's peak.
 _BESIDE = "live-arrays"
 # It needs more devices, or another dtype.
 _MORE_DEVICES = "arguments"

@@ -82,7 +82,7 @@ class Recording:
         return self._traced()
 
     def note(self, real: Callable[[], Any]) -> Any:
-        """JAX's own source info, as a new object of which the calls are known."""
+        """JAX's own source info, as a new object; the calls around it are noted."""
         info = real()
         traced = self._traced()
         known = self._by_traceback.get(id(info.traceback))

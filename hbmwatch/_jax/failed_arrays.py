@@ -33,7 +33,7 @@ class FailedArray(NamedTuple):
 
 
 def passed(text: str) -> int:
-    """How many programs an error passed, each of which was given a failed result; 0: not known."""
+    """How many programs got a failed result as input and passed the error on; 0 if unknown."""
     found = _PASSED_ON.match(text)
     return found["passed"].count("dispatching") if found else 0
 

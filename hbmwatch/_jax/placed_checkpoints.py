@@ -258,7 +258,7 @@ def _ranked(estimates: list[Estimate]) -> list[Placement]:
 
 
 def _effects(estimates: list[Estimate]) -> list[tuple[Function, Effect]]:
-    """What each function that can be wrapped does, scans last: a function of one is named first."""
+    """What a checkpoint of each function does; scans come last, after what they run."""
     merged: dict[Function, Effect] = {}
     for estimate in estimates:
         for function, effect in estimate.effects.items():

@@ -19,7 +19,7 @@ from hbmwatch._jax.calls import Function
 from hbmwatch._jax.forward import Body, Run, is_checkpoint, length_of
 from hbmwatch._jax.scans import scan_inputs
 
-# Linear in each input, so that nothing is kept but what is no float.
+# Linear in each input, so the backward pass keeps only inputs that are not floats.
 _LINEAR = frozenset(
     """
     add add_any all_gather all_to_all broadcast_in_dim concatenate convert_element_type copy copy_p
@@ -154,7 +154,7 @@ class _Kept:
         )
 
     def _freed(self, run: Run) -> int:
-        """What no equation outside the call needs of what is made in it."""
+        """The values made in the call that no equation outside of it needs."""
         inside = sum(size for i, size in self.inside.items() if run.start <= i < run.stop)
         made = {
             value

@@ -23,7 +23,7 @@ def _user_context() -> Any:
 
 
 def _context() -> Any:
-    """What makes a context manager of a number.
+    """A function that makes a context manager from a number.
 
     Raises:
         RuntimeError: jax_enable_pgle is set, and this JAX has no `jax.make_user_context`.

@@ -16,7 +16,7 @@ from hbmwatch._records.process import Process
 # A process that lost another one ends with the error and the stacks of its threads. What a job
 # logs before that, such as a connection that was reset and opened again, did not end it.
 _END = 1 << 18
-_LINES = 100  # at the end, of which the last one may be empty
+_LINES = 100  # at the end; the last one may be empty
 
 
 class JobLog(NamedTuple):

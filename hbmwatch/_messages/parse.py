@@ -138,7 +138,7 @@ def _line_numbers(read: _Read, starts: Sequence[int]) -> list[int]:
 
 
 def _split_text(read: _Read) -> tuple[list[int], list[str]]:
-    """Where each OOM begins in the plain text, and its lines; the flat text has the same words."""
+    """Where each OOM begins in the plain text, and its lines. The flat text has the same words."""
     plain_text, flat_text, _, _ = read
     edges = []
     position = words = 0

@@ -177,7 +177,7 @@ def _put(array: Any, leaf: Leaf) -> Any:
 
 
 def _kind(leaf: Any) -> Any:
-    """What of a leaf the program depends on."""
+    """The properties of a leaf that the program depends on."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return tuple(leaf.shape), leaf.dtype, bool(getattr(leaf, "weak_type", False))
     return type(leaf)

@@ -212,7 +212,7 @@ def found(
 def _answer(
     tries: Tries, low: int | None, high: int | None, error: str, undecided: Fit | None
 ) -> Largest:
-    """What the search came to; the verdict that there is none stands where there is no other."""
+    """The result of the search. An undecided verdict is used only if there is no other."""
     if high != (low or 0) + 1:
         high = None
     known = tries.fits.get(low if low is not None else min(tries.fits, default=0), undecided)

@@ -73,7 +73,7 @@ class Search:
         return None
 
     def _kept(self, before: Tried, change: Change, found: Sequence[Tried]) -> Tried:
-        """What the next changes are made on top of.
+        """The changes that the next ones are added to.
 
         A change without recomputation costs nothing, so it is kept if it gained something. So is
         one without which the arguments and outputs alone are too large. It is dropped again at the

@@ -1,4 +1,4 @@
-"""What a file is, and the HLO modules in it; what it is otherwise, in a sentence."""
+"""The HLO modules in a file; if it has none, a sentence that says what the file is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ALLOCATION = re.compile(
 _PLACE = re.compile(
     rf"^[ \t]*{SIZE}\( *\d{{1,3}}%\); *({SIZE}); *\d{{1,19}}; *\d{{1,9}}; ([^\n]{{1,500}})$", re.M
 )
-# The keys of XProf's PreprocessResult, of which zeros are left out.
+# The keys of XProf's PreprocessResult; those with the value 0 are not written.
 _MEMORY_VIEWER = {
     "maxHeap",
     "maxHeapBySize",

@@ -1,4 +1,4 @@
-"""What can be read of a file that has sizes, and no program."""
+"""Reads a file that has sizes but no program."""
 
 from __future__ import annotations
 

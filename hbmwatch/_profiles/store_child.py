@@ -211,7 +211,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _kind(error: BaseException) -> str:
-    """What an error of some client is about; "" if that is not known."""
+    """The kind of error that a client raised; "" if unknown."""
     names = {base.__name__ for base in type(error).__mro__}
     number = getattr(error, "errno", None)
     code = getattr(error, "code", None) or getattr(error, "status", None)

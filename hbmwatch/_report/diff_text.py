@@ -100,7 +100,7 @@ def _table(found: Sequence[Change], top: int, look: Look, grouping: str) -> list
 
 
 def counts(change: Change) -> str:
-    """How many buffers of which size there were, and are."""
+    """Count and size of the buffers, before and after."""
     return f"{_count(change.before)} -> {_count(change.after)}"
 
 

@@ -45,7 +45,7 @@ def folded_text(folded: FoldedData, look: Look = PLAIN) -> str:
 
 
 def _count(folded: FoldedData) -> str:
-    """How many processes of how many ran out."""
+    """How many of all processes ran out of memory."""
     failed, count = len(folded.processes), folded.process_count
     what = "ran out of device memory"
     return (

@@ -147,7 +147,7 @@ def _differences(
 
 
 def _facts(report: ReportData) -> dict[str, str]:
-    """What is not a number: versions, the device, what was found."""
+    """The values that are not numbers: versions, the device, the findings."""
     facts = dict(report.versions)
     if report.device is not None:
         facts["device"] = report.device.device_kind

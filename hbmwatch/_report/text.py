@@ -113,7 +113,7 @@ def _binding(report: ReportData) -> list[str]:
 
 
 def binding_figures(report: ReportData) -> list[tuple[str, int]]:
-    """What was needed and what was there, as far as known: (wording, bytes).
+    """The needed and the available bytes, as far as known: (wording, bytes).
 
     Each wording has a place for the size: ("{} over the limit", 8993440768).
     """

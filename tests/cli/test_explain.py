@@ -79,7 +79,7 @@ def test_a_log_of_a_process_that_lost_another_one(
 def test_an_error_that_may_be_an_oom_is_mentioned(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It is not counted as one, and is told once for all logs."""
+    """It is not counted as an error, and is named once for all logs."""
     logs = [tmp_path / name for name in ("a.log", "b.log")]
     for log in logs:
         log.write_text("jax.errors.JaxRuntimeError: INTERNAL: YNNPACK operation failed: error\n")

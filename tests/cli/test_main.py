@@ -18,7 +18,7 @@ from tests.cli.support import LOG, run, run_in_child
 
 
 def test_version_names_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    """hbmwatch comes first, then jax, jaxlib and the plugins, none of which is imported."""
+    """hbmwatch comes first, then jax, jaxlib and the plugins. None is imported."""
     status, out, _ = run(capsys, "--version")
     lines = out.splitlines()
     assert (status, lines[:3]) == (

@@ -29,7 +29,7 @@ Check = Callable[[ProgramFacts, Finding], None]
 
 
 def buffers(facts: ProgramFacts, finding: Finding) -> list[LiveBuffer]:
-    """The buffers of a finding, of which there is at least one."""
+    """The buffers of a finding, at least one."""
     found = [live for live in facts.live if live.op.instruction in finding.buffers]
     assert found
     return found

@@ -55,7 +55,7 @@ def test_the_lists_of_filter_jit_have_the_paths_of_the_arguments(donate: str) ->
 
 
 def test_the_states_of_nnx_jit_have_the_paths_of_the_modules() -> None:
-    """The moments are told apart, by the attributes of the module; other arguments are as named."""
+    """The moments are named by the attributes of the module; other arguments are as named."""
     nnx = pytest.importorskip("flax.nnx")
     if not hasattr(nnx, "List"):
         pytest.skip("this flax has no nnx.List")

@@ -51,7 +51,7 @@ def adam_step(fault: bool) -> Any:
     return on_one(train_step, state, batch, **donated)
 
 
-@case("donation", "decode loops: the cache comes back")
+@case("donation", "decode loops: the cache is returned")
 def decode_step(fault: bool) -> Any:
     """One token of decoding that gives the key and value caches back."""
 
@@ -108,7 +108,7 @@ def moments_in_float32(fault: bool) -> Any:
 
 @case("donation-unusable", "jax-ml/jax#15368: the output is laid over the mesh another way")
 def donated_other_sharding(fault: bool) -> Any:
-    """The state is donated and comes back laid over one axis of the mesh instead of both."""
+    """The state is donated and is returned sharded over one axis of the mesh instead of both."""
     over = mesh("data", "model")
     both, one = NamedSharding(over, P("data", "model")), NamedSharding(over, P("data"))
 
@@ -123,7 +123,7 @@ def donated_other_sharding(fault: bool) -> Any:
 
 @case("zero-gradients", "nstarman/quax#28: frozen weights get gradients, too")
 def frozen_weights(fault: bool) -> Any:
-    """The whole model is differentiated, of which small matrices are trained."""
+    """The whole model is differentiated, but only small matrices are trained."""
     layers, bf16 = 72, jnp.bfloat16
 
     def loss(trained: Any, frozen: Any, x: Any) -> Any:

@@ -76,7 +76,7 @@ def transport_cost(fault: bool) -> Any:
 
 @case("pairwise", "google/neural-tangents#28: a kernel of all pairs of examples")
 def tangent_kernel(fault: bool) -> Any:
-    """A kernel is a product of all pairs, of which the largest is taken too."""
+    """A kernel is a product of all pairs; its largest value is taken too."""
 
     def kernel(x: Any, y: Any, alpha: Any) -> Any:
         values = jnp.arccos(jnp.clip(x @ y.T, -1, 1))

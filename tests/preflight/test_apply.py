@@ -291,7 +291,7 @@ def pickled_step(state: Any) -> Any:
 
 
 def test_a_changed_step_pickles_if_the_step_does() -> None:
-    """It comes back as the same change of the same step; a lambda is refused with its name."""
+    """Unpickled, it is the same change of the same step; a lambda is refused with its name."""
     call = call_of(pickled_step, (jnp.ones(8),), {}, None)
     edit = first_edit("donation", call, "state")
     again = pickle.loads(pickle.dumps(apply(pickled_step, (edit,))))

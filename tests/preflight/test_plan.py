@@ -1,4 +1,4 @@
-"""A plan: which changes are tried, in which order, what they need, and what comes back."""
+"""A plan: which changes are tried, in which order, what they need, and what plan returns."""
 
 from __future__ import annotations
 

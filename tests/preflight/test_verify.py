@@ -44,7 +44,7 @@ def small(*shape: int, dtype: Any = jnp.float32, sharding: Any = None) -> jax.Sh
 def test_donation_is_measured_on_a_topology(watched: bool) -> None:
     """16 layers with momentum fit a v5e once the state is donated, and the new peak is measured.
 
-    It is what the finding said, within 2 %: 8192 MiB less.
+    It is what the finding said, within 2%: 8192 MiB less.
     """
     out = SingleDeviceSharding(devices("tpu")[0])
     wrap = watch_hbm if watched else jax.jit

@@ -207,7 +207,7 @@ def test_one_name_for_several_modules_is_ambiguous(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_hosts_with_different_programs_of_one_name(tmp_path: Path, reader: Reader) -> None:
-    """GPU ids are small counters: jit_train_step(4) of two hosts are told apart by a number."""
+    """GPU ids are small counters: jit_train_step(4) of two hosts get different numbers."""
     keep(tmp_path, module("jit_train_step(4)"), host="a")
     keep(tmp_path, module("jit_train_step(4)", "donated"), host="b")
     keep(tmp_path, module("jit_train_step(4)"), host="c")

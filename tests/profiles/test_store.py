@@ -108,7 +108,7 @@ def raising(error: Exception) -> Callable[[], NoReturn]:
     return call
 
 
-def test_the_errors_of_the_clients_are_told_apart() -> None:
+def test_each_error_of_a_client_has_its_reason() -> None:
     """Errors as the clients raise them for the answers of stores."""
     gcs = pytest.importorskip("gcsfs.retry")
     auth = pytest.importorskip("google.auth.exceptions")

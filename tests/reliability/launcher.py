@@ -115,7 +115,7 @@ class Job:
             process.wait()
 
     def left(self) -> list[int]:
-        """The ranks of which a process is left: their own or one that they have started."""
+        """The ranks that still have a process: their own or one that they have started."""
         return [rank for rank, process in enumerate(self.processes) if _exists(process.pid)]
 
 

@@ -1,4 +1,4 @@
-"""Reports come back whole from what was stored of them, and group by what failed."""
+"""A stored report is read back without loss, and reports are grouped by what failed."""
 
 from __future__ import annotations
 

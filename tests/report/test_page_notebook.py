@@ -43,7 +43,7 @@ HEIGHTS = "return [innerHeight, Math.ceil(document.body.getBoundingClientRect().
 
 
 def test_the_frame_fits_its_content(browser: Any, tmp_path: Path) -> None:
-    """Two reports in a notebook, of which each has its height; the text below is hidden."""
+    """Two reports in a notebook, each with its own height; the text below is hidden."""
     many = tuple(op(f"layer/op{n}", 1 + n, source=f"train.py:{n}") for n in range(40))
     cells = REPORT._repr_html_() + OomReport(MESSAGE, peak(many))._repr_html_()
     open_in_a_frame(browser, tmp_path, cells)

@@ -20,7 +20,7 @@ LEAST_DIFFERENCE = 0.11  # five times what is just noticeable
 
 @pytest.mark.parametrize("vision", VISIONS)
 def test_any_two_roles_differ_for_everybody(vision: str) -> None:
-    """Roles are told apart with and without color vision, in both schemes, which share colors."""
+    """Colors of roles differ with and without color vision; both schemes use the same ones."""
     difference, one, other = closest(FILLS, vision)
 
     assert difference >= LEAST_DIFFERENCE, f"{one} and {other}"

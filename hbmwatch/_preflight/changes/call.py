@@ -180,7 +180,7 @@ class Call:
         return self.changed(outputs=replaced_leaves(self.outputs, changes))
 
     def updated(self) -> dict[int, int]:
-        """Arguments that come back updated, each with its output.
+        """Arguments that are returned updated, each with its output.
 
         An output belongs to an argument of its shape and dtype. Where several do, the end of the
         pytree path decides, then the order.

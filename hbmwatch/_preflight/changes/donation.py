@@ -1,4 +1,4 @@
-"""Donate the arguments that come back updated, so that old and new values share their memory."""
+"""Donate the arguments that are returned updated, so that old and new values share their memory."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _DEEPEST = 24
 
 
 def state_of(call: Call) -> frozenset[int]:
-    """The arguments that only meet values of their own shape, and that come back updated.
+    """The arguments that only meet values of their own shape, and that are returned updated.
 
     These are the moments of an optimizer, averages, and what is accumulated; a parameter is also
     read by products. No names are looked at.

@@ -195,7 +195,7 @@ class Schedule:
 
     def _add_whole(self, node: Node, stage: int) -> None:
         where = self._stage(stage)
-        # A body is one list: what is whole there may come from what is done for the piece.
+        # A body is one list: a whole value in it may be computed from values of the piece.
         (where.loop if self._analysis.inside else where.before).append(Whole(node))
         for value in node.inputs:
             self._use(value, WHOLE, stage)

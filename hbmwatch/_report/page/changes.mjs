@@ -8,7 +8,7 @@ import { formatCount, formatSize } from "./format.mjs";
 const BAR = 90;
 const NO_BREAK = "\u00a0";
 
-/** How many buffers of which size; a line may end between the two. */
+/** Count and size of buffers; a line may end between the two. */
 function amount([count, bytes]) {
   if (!count) return "none";
   const size = formatSize(bytes).replace(" ", NO_BREAK);

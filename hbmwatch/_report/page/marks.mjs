@@ -15,7 +15,7 @@ function findingsOf(b, findings) {
   });
 }
 
-/** A finding marks its buffers while it is pointed at or has the focus, or when it is told to. */
+/** A finding marks its buffers while the pointer is on it or it has the focus, or after a click. */
 export function listenToFindings(view, findings) {
   const found = findingsOf(view.b, findings);
   document.querySelectorAll(".findings > li").forEach((card, n) => {

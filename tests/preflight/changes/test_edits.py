@@ -239,7 +239,7 @@ def test_optimizer_state_is_what_only_meets_its_own_shape() -> None:
 
 
 def test_an_argument_belongs_to_the_output_of_its_path() -> None:
-    """Alike shapes are told apart by the ends of their paths, in any order."""
+    """Leaves of equal shape are paired by the ends of their paths, in any order."""
     step = jax.jit(lambda state: {"b": state["b"] + 1, "a": {"c": state["c"], "x": state["a"]}})
     args = ({name: jnp.ones(4) for name in "abc"},)
     call = call_of(step, args, {}, None)

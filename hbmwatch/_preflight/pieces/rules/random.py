@@ -50,7 +50,7 @@ def _is_partitionable() -> bool:
 
 
 def _has_numbers(bit_width: int, shape: Shape) -> bool:
-    """Whether the bits of each element can be had from its number alone."""
+    """Whether the bits of each element follow from its number alone."""
     size = math.prod(shape)
     if _is_partitionable():
         return bit_width <= 32
