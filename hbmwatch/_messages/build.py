@@ -42,7 +42,10 @@ _EXECUTION = (
     r"Execution of replica (\d{1,9}) failed: (?:RESOURCE_EXHAUSTED|Resource exhausted|INTERNAL)"
 )
 # The autotuner runs candidates while it compiles; what their allocations log is no failed run.
-_AUTOTUNER = r"(?:algorithm_picker|autotuner)\.cc:\d{1,6}\] (?:[A-Za-z_ ]{1,60}: ){0,3}\S?$"
+_AUTOTUNER = (
+    r"(?:algorithm_picker|autotuner)\.cc:\d{1,6}\] (?:Failed to [a-z ]{1,80}: )?"
+    r"(?:(?:INTERNAL|Internal|RESOURCE_EXHAUSTED|Resource exhausted): ){0,3}\S?$"
+)
 _REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
 
 

@@ -36,9 +36,9 @@ _BANK_WORDINGS = tuple(
         f"banks-{space.lower()}",
         OomMessage("", phase="run", memory_space=space.lower()),
         "Not enough space to allocate ",
-        "<#total_buffer>" + _BANKS[0].format(space=space) + optional(*_BANKS[1:]),
+        "<#total_buffer>" + _BANKS[0].format(space=words) + optional(*_BANKS[1:]),
     )
-    for space in ("DRAM", "L1")
+    for space, words in (("DRAM", "DRAM"), ("L1", "L1(?:_SMALL)?"))
 )
 
 _STATUSES = (

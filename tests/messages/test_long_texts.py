@@ -18,6 +18,19 @@ LONG = {
     "near misses of a space": "Ran out of memory in memory space \n",
     "near misses of an allocation": "Allocation (size=1) would exceed \n",
     "near misses of a request": "Failed to allocate 5 x\n",
+    "near misses of a program": "RESOURCE_EXHAUSTED: Error loading progress ",
+    "near misses of what is free": "There are 1G free, 2G reserved, ",
+    "near misses of banks": "Not enough space to allocate 5 B L2 buffer ",
+    "near misses of statistics": "OOM Summary: Reason: a . ",
+    "near misses of ROCm": "HSA_STATUS_ERROR_OUT_OF_RESOURCES ",
+    "near misses of an operation": "operation gpuGet() failed: out of memories ",
+    "marks": "Attempting to reserve 1.00G - - - ",
+    "bullets": "- memory ",
+    "bullets on lines": "- `memory\n",
+    "code on lines": "`memory`   \n",
+    "fences": "```\nmemory\n",
+    "repeated lines": "memory [repeated 2x across cluster] (Ray deduplicates ",
+    "autotuner": "memory autotuner.cc:12] INTERNAL: ",
     "warnings": "Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.00GiB with freed_by_"
     "count=0. The caller indicates that this is not a failure.\n",
     "open brackets": "[",
@@ -75,6 +88,8 @@ AFTER = {
     "the same error": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6.94GiB.\n",
     "attempts": "failed to allocate 1.0G (1073741824 bytes) from device: HIP_ERROR_OutOfMemory\n",
     "tracebacks": "Traceback (most recent call last):\nFree memory/Total memory: 1/2 \n",
+    "programs": "RESOURCE_EXHAUSTED: Error loading program 'jit_f' - - - -\n",
+    "what is free": "There are 1G free, 2G reserved, and 3G reservable\n",
     "a usage": "Total hbm usage >= 281.14M:\n",
 }
 
