@@ -12,6 +12,47 @@ SHELLS = ("bash", "zsh", "fish")
 # What the metavar of an argument stands for, where that is a path.
 _FILES = {"FILE", "PATH", "SOURCE", "SCRIPT", "A", "B"}
 _FOLDERS = {"DIR", "FOLDER"}
+# The runs of the log folder that is among the words before, as jax.profiler and hbmwatch name them.
+_RUNS: dict[str, Any] = {
+    "bash": "_hbmwatch_runs",
+    "zsh": "_hbmwatch_runs",
+    "fish": "(_hbmwatch_runs)",
+    "preamble": {
+        "bash": """\
+_hbmwatch_runs() {
+  local word run names=()
+  for word in "${COMP_WORDS[@]}"; do
+    [[ -n $word ]] || continue
+    for run in "${word/#\\~/$HOME}"/plugins/profile/*/; do
+      [[ -d $run ]] || continue
+      run=${run%/}
+      names+=("${run##*/}")
+    done
+  done
+  compgen -W "${names[*]}" -- "$1"
+}
+""",
+        "zsh": """\
+_hbmwatch_runs() {
+  local word
+  local -a runs
+  for word in ${words:#}; do
+    runs+=(${~${(Q)word}}/plugins/profile/*(N/:t))
+  done
+  (( $#runs )) && compadd -- $runs
+}
+""",
+        "fish": """\
+function _hbmwatch_runs
+  for word in (commandline -opc)
+    for run in (string replace -r '^~' $HOME -- $word)/plugins/profile/*/
+      basename $run
+    end
+  end
+end
+""",
+    },
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,11 +84,21 @@ class PrintCompletion(argparse.Action):
         except ImportError as error:
             missing = "completion needs the package shtab: pip install 'hbmwatch[completion]'"
             raise CommandError(missing) from error
+        from hbmwatch._preflight.gpus import GPUS
+        from hbmwatch._preflight.targets import TPUS
+
+        choices = {"DEVICE": (*TPUS, *GPUS), "TARGETS": (*TPUS, *GPUS), "TARGET": tuple(TPUS)}
+        completes = {
+            **dict.fromkeys(_FILES, shtab.FILE),
+            **dict.fromkeys(_FOLDERS, shtab.DIRECTORY),
+            "RUN": _RUNS,
+        }
         for each in (parser, *getattr(parser, "commands", {}).values()):
             for argument in each.arguments:
-                if argument.metavar in _FILES:
-                    argument.complete = shtab.FILE
-                elif argument.metavar in _FOLDERS:
-                    argument.complete = shtab.DIRECTORY
+                name = str(argument.metavar)
+                if name in completes:
+                    argument.complete = completes[name]
+                elif name in choices:
+                    argument.choices = choices[name]
         print(shtab.complete(parser, shell=str(shell)))
         parser.exit()

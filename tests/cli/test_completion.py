@@ -27,6 +27,11 @@ TYPED = {
     "show run\t": "<show><runs",
     "peak --memory-space vm\t": "<peak><--memory-space><vmem>",
     "diff --col\tneve\t": "<diff><--color><never>",
+    "peak xprof --on v6\t": "<peak><xprof><--on><v6e>",
+    "fits step:f --on h20\t": "<fits><step:f><--on><h200>",
+    "demo --on tp\t": "<demo><--on><tpu7x>",
+    "show ./xprof --run 2026_0\t": "<show><./xprof><--run><2026_03_01>",
+    "peak ~/xprof --run ru\t": "/xprof><--run><run-b>",
 }
 
 
@@ -38,7 +43,7 @@ def test_a_tab_completes(
     monkeypatch: pytest.MonkeyPatch,
     shell: str,
 ) -> None:
-    """Commands, options, their values, files and folders, in a terminal."""
+    """Commands, options, their values, files, folders, devices and runs, in a terminal."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not here")
     status, script, _ = run(capsys, "--print-completion", shell)
@@ -46,6 +51,8 @@ def test_a_tab_completes(
     (tmp_path / "script").write_text(script)
     (tmp_path / "train.log").touch()
     (tmp_path / "runs").mkdir()
+    for name in ("2026_03_01", "run-b"):
+        (tmp_path / "xprof" / "plugins" / "profile" / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TERM", "xterm")
     command, echo = SHELLS[shell]
