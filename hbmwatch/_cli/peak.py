@@ -26,6 +26,7 @@ from hbmwatch._cli.console import (
 from hbmwatch._cli.steps import size
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.peak import PeakSummary
+from hbmwatch._records.report import DeviceMemory
 from hbmwatch._records.sizes import format_size
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import report_text
@@ -150,11 +151,16 @@ def report_of_profile(
     loaded = load_program(path, module=module, memory_space=memory_space, run=run, host=host)
     is_log_folder = loaded.place.run and "/" not in loaded.place.run
     summary = loaded.summary
+    profiled, note = _device(loaded)
     needed = None if limit_bytes is None else summary.total_allocation_bytes
     report = OomReport(
         OomMessage("", used_bytes=needed, limit_bytes=limit_bytes),
         summary,
-        notes=_notes(loaded, module, limit_bytes, device),
+        profiled,
+        notes=(
+            *(note if limit_bytes is None else ()),
+            *_notes(loaded, module, limit_bytes, device),
+        ),
         logdir=path if is_log_folder else None,
     )
     problems = Problems(caveats(summary))
@@ -181,6 +187,21 @@ def _notes(loaded: Loaded, module: str | None, limit: int | None, device: str) -
         could = " that could be read" if loaded.unreadable else ""
         notes.append(f"The largest of {which} modules{could}; --module shows another one.")
     return tuple(notes)
+
+
+def _device(loaded: Loaded) -> tuple[DeviceMemory | None, tuple[str, ...]]:
+    """The device that was profiled, with its memory, and a note on that; None if not known."""
+    from hbmwatch._preflight.targets import memory_of
+
+    known = memory_of(loaded.device_type)
+    if known is None or loaded.program is None or loaded.summary.memory_space != "hbm":
+        return None, ()
+    kind, limit, source = known
+    note = (
+        f"The profile is of a {kind}, of which a program can use {format_size(limit)} ({source}); "
+        "--limit checks another limit."
+    )
+    return DeviceMemory(kind, loaded.program.device_count, limit_bytes=limit), (note,)
 
 
 def _left_out(unreadable: Sequence[str]) -> list[str]:

@@ -107,6 +107,22 @@ def resolve(on: Any = None, memory_fraction: float | None = None) -> Target:
     return _of_devices(_devices(on), memory_fraction)
 
 
+def memory_of(device_type: str) -> tuple[str, int, str] | None:
+    """JAX's name of a TPU, the bytes that a program can use on it, and where these are from.
+
+    Args:
+        device_type: What XProf calls it ("TPU v6 Lite").
+
+    Returns:
+        None if it is not a TPU whose limit was measured.
+    """
+    for tpu in TPUS.values():
+        if tpu.kind.casefold() == device_type.casefold():
+            version, mib = next(iter(tpu.limits.items()))
+            return tpu.kind, mib * MIB, f"measured with libtpu {version}"
+    return None
+
+
 def target_of(lowered: Any, memory_fraction: float | None = None) -> Target:
     """The target that a lowered step is placed on: JAX's devices, or the user's own topology."""
     devices = devices_of(lowered, ())

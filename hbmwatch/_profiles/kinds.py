@@ -15,7 +15,7 @@ from hbmwatch._profiles.store import Location
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._records.sizes import SIZE, format_size, read_size
 from hbmwatch._xla.protos import HloProto, parse
-from hbmwatch._xla.xspace import read_modules
+from hbmwatch._xla.xspace import Contents, read_contents
 
 _HLO_PROTO = (".hlo.pb", ".hlo_proto.pb")
 # As XLA names the modules that it dumps: module_0004.jit_step.cpu_after_optimizations.hlo.pb.
@@ -55,8 +55,8 @@ class MemoryViewerData(ProfileError):
     result: Mapping[str, Any]
 
 
-def modules_of(path: Location) -> dict[str, bytes]:
-    """The serialized HloProtos in a file, by the names of their modules.
+def contents_of(path: Location) -> Contents:
+    """The modules in a file, and the devices that it is of.
 
     Args:
         path: An .xplane.pb file, or an .hlo.pb file of XLA's dump.
@@ -68,20 +68,20 @@ def modules_of(path: Location) -> dict[str, bytes]:
     data = read_file(path)
     name = path.name
     if name.endswith(_HLO_PROTO):
-        return {_module_name(path, data): data}
+        return Contents({_module_name(path, data): data})
     for is_kind, describe in _OTHER_KINDS:
         if is_kind(data):
             raise describe(path, data)
     error = None
     try:
-        modules = read_modules(data, str(path))
+        contents = read_contents(data, str(path))
     except ProfileError as failed:
-        modules, error = {}, failed
-    if not modules and _is_hlo_proto(data):
-        return {_module_name(path, data): data}
+        contents, error = Contents({}), failed
+    if not contents.modules and _is_hlo_proto(data):
+        return Contents({_module_name(path, data): data})
     if error is not None:
         raise error
-    return modules
+    return contents
 
 
 def _module_name(path: Location, data: bytes) -> str:

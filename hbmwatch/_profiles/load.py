@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from hbmwatch._profiles import xprof
-from hbmwatch._profiles.kinds import MemoryViewerData, modules_of
+from hbmwatch._profiles.kinds import MemoryViewerData, contents_of
 from hbmwatch._profiles.places import Place, choose_hosts, find_place, host_of, listed
 from hbmwatch._profiles.store import Location, RemotePath, opened
 from hbmwatch._records.peak import PeakSummary
@@ -73,6 +73,8 @@ class Loaded(NamedTuple):
         host: The host whose module it is; "" where the file does not say.
         other_hosts: The other hosts of the run.
         unreadable: Why files and modules could not be read, among which the largest may be.
+        device_type: The kind of all TPUs that were profiled, as XProf names it ("TPU v6 Lite"); ""
+            where there is none, or more than one.
     """
 
     program: Program | None
@@ -82,6 +84,7 @@ class Loaded(NamedTuple):
     host: str = ""
     other_hosts: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    device_type: str = ""
 
 
 def load_program(
@@ -135,7 +138,10 @@ def _load(
     others = tuple(name for name in hosts if name != best.host)
     failed = (str(found) for _, found in results if isinstance(found, ProfileError))
     unreadable = (*profile.unreadable, *failed)
-    return Loaded(None, summary, labels, profile.place, best.host, others, unreadable), best
+    types = profile.device_types
+    device_type = next(iter(types)) if len(types) == 1 else ""
+    found = (summary, labels, profile.place, best.host, others, unreadable, device_type)
+    return Loaded(None, *found), best
 
 
 class _Module(NamedTuple):
@@ -157,10 +163,11 @@ class _Module(NamedTuple):
 
 
 class _Profile(NamedTuple):
-    """The modules of a run, where it is, and why files of it could not be read."""
+    """The modules of a run, where it is, its devices, and why files of it could not be read."""
 
     modules: list[_Module]
     place: Place
+    device_types: frozenset[str]
     unreadable: tuple[str, ...]
 
 
@@ -174,8 +181,8 @@ def _read(
     for attempt in range(_ATTEMPTS):
         place = find_place(path, run)
         try:
-            modules, unreadable = _modules(choose_hosts(place, host, path), path)
-            return _Profile(modules, place, unreadable)
+            modules, types, unreadable = _modules(choose_hosts(place, host, path), path)
+            return _Profile(modules, place, types, unreadable)
         except MemoryViewerData as data:
             module = str(data.result.get("moduleName", path.stem))
             summary = xprof.to_summary(data.result, module, memory_space)
@@ -189,17 +196,25 @@ def _read(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _modules(files: tuple[Location, ...], path: Location) -> tuple[list[_Module], tuple[str, ...]]:
-    """The modules of all files that can be read, if there are any, and why others cannot."""
+def _modules(
+    files: tuple[Location, ...], path: Location
+) -> tuple[list[_Module], frozenset[str], tuple[str, ...]]:
+    """The modules and devices of the files that can be read, and why others cannot.
+
+    Raises:
+        ProfileError: No file has a module.
+    """
     named: list[tuple[str, bytes]] = []
     hosts: dict[bytes, str] = {}
+    types: frozenset[str] = frozenset()
     errors: list[ProfileError] = []
     for file in files:
         try:
-            found = modules_of(file)
+            found, of_file = contents_of(file)
         except ProfileError as error:
             errors.append(error)
             continue
+        types |= of_file
         for label, proto in found.items():
             named.append((_Module(label, proto, "").names[0], proto))
             hosts.setdefault(proto, host_of(file) if file.name.endswith(".xplane.pb") else "")
@@ -209,7 +224,7 @@ def _modules(files: tuple[Location, ...], path: Location) -> tuple[list[_Module]
         raise ProfileError(f"the profile at {path} holds no HLO module", str(path))
     labeled = label_modules(named)
     modules = [_Module(label, proto, hosts[proto]) for label, proto in labeled.items()]
-    return modules, tuple(map(str, errors))
+    return modules, types, tuple(map(str, errors))
 
 
 def _nothing_there(modules: list[_Module], memory_space: str, path: Location) -> str:

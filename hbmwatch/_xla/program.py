@@ -75,6 +75,12 @@ class Program:
         """The compiler's allocations, by index."""
         return self.proto.buffer_assignment.buffer_allocations
 
+    @property
+    def device_count(self) -> int:
+        """The number of devices that the program was compiled for; 1 where that is not stored."""
+        assigned = self.proto.hlo_module.device_assignment
+        return max(1, assigned.replica_count * assigned.computation_count)
+
     @functools.cached_property
     def listed(self) -> tuple[HloComputationProto, ...]:
         """The computations, in order; a tuple, as protobuf is slow to read twice."""

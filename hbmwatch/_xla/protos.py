@@ -46,6 +46,7 @@ class XStat(Message):
 
     metadata_id: Annotated[int, 1]
     int64_value: Annotated[int, 4, "value"]
+    str_value: Annotated[str, 5, "value"]
     bytes_value: Annotated[bytes, 6, "value"]
 
 
@@ -74,6 +75,7 @@ class XPlane(Message):
     name: Annotated[str, 2]
     event_metadata: Annotated[Sequence[XEventMetadataEntry], 4]
     stat_metadata: Annotated[Sequence[XStatMetadataEntry], 5]
+    stats: Annotated[Sequence[XStat], 6]
 
 
 class XSpace(Message):
@@ -212,6 +214,11 @@ class StackFrameIndexProto(Message):
     stack_frames: Annotated[Sequence[StackFrame], 4]
 
 
+class DeviceAssignmentProto(Message):
+    replica_count: Annotated[int, 1]
+    computation_count: Annotated[int, 2]
+
+
 class HloModuleProto(Message):
     name: Annotated[str, 1]
     entry_computation_name: Annotated[str, 2]
@@ -221,6 +228,7 @@ class HloModuleProto(Message):
     input_output_alias: Annotated[HloInputOutputAliasProto, 8]
     spmd_output_sharding: Annotated[OpSharding, 12]
     spmd_parameters_shardings: Annotated[Sequence[OpSharding], 14]
+    device_assignment: Annotated[DeviceAssignmentProto, 15]
     stack_frame_index: Annotated[StackFrameIndexProto, 17]
     buffer_donor: Annotated[HloBufferDonorProto, 18]
 

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.protos import XPlane, XSpace, message_class, parse
 
 
-def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
-    """Every HLO module of a profile, as "jit_step(12)" -> serialized HloProto, in the file's order.
+class Contents(NamedTuple):
+    """What a file holds.
 
-    The HloProtos are not parsed. Of two different modules with one name (a GPU's and the CPU's, in
-    two planes) the second is "jit_step(12) #2".
+    Attributes:
+        modules: The HLO modules, as "jit_step(12)" -> serialized HloProto, in the file's order. Of
+            two different modules with one name (a GPU's and the CPU's, in two planes) the second is
+            "jit_step(12) #2".
+        device_types: The kinds of the TPUs that were profiled, as XProf names them ("TPU v6 Lite").
+    """
+
+    modules: dict[str, bytes]
+    device_types: frozenset[str] = frozenset()
+
+
+def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
+    """The HLO modules of a profile, as `read_contents` finds them."""
+    return read_contents(xspace, what).modules
+
+
+def read_contents(xspace: bytes, what: str = "the profile") -> Contents:
+    """What a profile holds; its HloProtos are not parsed.
 
     Args:
         xspace: A serialized XSpace: the content of an .xplane.pb file.
@@ -27,7 +44,15 @@ def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
     if not space.planes:
         raise ProfileError(f"{what} is damaged: it holds no planes ({len(xspace)} bytes)")
     planes = [plane for plane in space.planes if plane.name == "/host:metadata"]
-    return label_modules(module for plane in planes for module in _plane_modules(plane))
+    modules = label_modules(module for plane in planes for module in _plane_modules(plane))
+    return Contents(modules, frozenset(filter(None, map(_device_type, space.planes))))
+
+
+def _device_type(plane: XPlane) -> str:
+    """The kind of the device that a plane is of; "" for a host, and where the plane has none."""
+    names = {entry.key for entry in plane.stat_metadata if entry.value.name == "device_type_string"}
+    found = (stat.str_value for stat in plane.stats if stat.metadata_id in names)
+    return next(found, "") if plane.name.startswith("/device:") else ""
 
 
 def label_modules(modules: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:

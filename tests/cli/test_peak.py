@@ -9,6 +9,7 @@ import pytest
 
 from hbmwatch import OomReport, load_peak_summary
 from hbmwatch._explain import conclude
+from hbmwatch._xla.protos import XSpace, message_class
 from hbmwatch._xla.xspace import pack_modules
 from tests import programs
 from tests.cli.support import run
@@ -92,6 +93,30 @@ def test_html_writes_a_page(
     assert "<title>hbmwatch: memory peak of jit_triple: needs 34.3 MiB; limit 1.00 GiB" in html
     data = json.loads(html.partition(' id="data">')[2].partition("</script>")[0])
     assert data["message"]["limit_bytes"] == 2**30
+
+
+def test_a_profile_of_a_known_tpu_has_its_limit(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
+) -> None:
+    """The page draws the line; whether the program fits is not said, and the status stays 0."""
+    (file,) = profile.glob("plugins/profile/*/*.xplane.pb")
+    stats = [{"metadata_id": 1, "str_value": "TPU v5 Lite"}]
+    names = [{"key": 1, "value": {"id": 1, "name": "device_type_string"}}]
+    device = {"name": "/device:TPU:0", "stat_metadata": names, "stats": stats}
+    both = file.read_bytes() + message_class(XSpace)(planes=[device]).SerializeToString()
+    (tmp_path / "tpu.xplane.pb").write_bytes(both)
+    page = tmp_path / "peak.html"
+    status, out, _ = run_peak(capsys, tmp_path / "tpu.xplane.pb", "--html", str(page))
+    data = json.loads(page.read_text().partition(' id="data">')[2].partition("</script>")[0])
+
+    assert status == 0
+    assert (
+        "The profile is of a TPU v5 lite, of which a program can use 15.75 GiB (measured with "
+        "libtpu 0.0.42); --limit checks another limit."
+    ) in out
+    assert data["device"]["limit_bytes"] == 16126 * 2**20
+    assert (data["device"]["device_kind"], data["device"]["device_count"]) == ("TPU v5 lite", 1)
+    assert data["message"]["limit_bytes"] is None
 
 
 def test_the_peak_is_shown_although_the_findings_fail(

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from hbmwatch._preflight.targets import resolve
+from hbmwatch._preflight.targets import memory_of, resolve
 from tests.programs import devices
 
 MIB = 2**20
@@ -60,6 +60,22 @@ def test_devices_and_topologies_name_their_target() -> None:
 
 
 @pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("device_type", "expected"),
+    [
+        ("TPU v6 Lite", ("TPU v6 lite", 31996 * MIB, "measured with libtpu 0.0.42")),
+        ("TPU v4", ("TPU v4", 31485 * MIB, "measured with libtpu 0.0.42")),
+        ("TPU v3", None),
+        ("", None),
+    ],
+)
+def test_a_profiles_device_has_the_limit_of_its_kind(
+    device_type: str, expected: tuple[str, int, str] | None
+) -> None:
+    """XProf writes the kinds of JAX with other capitals."""
+    assert memory_of(device_type) == expected
+
+
 def test_the_limit_is_that_of_the_installed_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """It depends on the version; for an unknown version, a note names the version it is from."""
 

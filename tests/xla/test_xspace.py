@@ -8,7 +8,7 @@ import pytest
 
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.protos import XSpace, message_class
-from hbmwatch._xla.xspace import read_modules
+from hbmwatch._xla.xspace import read_contents, read_modules
 
 
 def plane(*modules: tuple[str, bytes], name: str = "/host:metadata") -> dict[str, Any]:
@@ -43,6 +43,29 @@ def test_different_modules_of_one_name_are_all_there() -> None:
 def test_a_profile_without_modules_is_no_error() -> None:
     """A profile with enable_hlo_proto off has planes and no modules."""
     assert read_modules(space(plane())) == {}
+
+
+def device(number: int, kind: str, name: str = "device_type_string") -> dict[str, Any]:
+    """The plane of a device, as the profiler of a TPU writes it."""
+    names = [{"key": key, "value": {"id": key, "name": text}} for key, text in ((1, name), (2, ""))]
+    stats = [{"metadata_id": 2, "str_value": "other"}, {"metadata_id": 1, "str_value": kind}]
+    return {"name": f"/device:TPU:{number}", "stat_metadata": names, "stats": stats}
+
+
+@pytest.mark.parametrize(
+    ("planes", "expected"),
+    [
+        ((device(0, "TPU v6 Lite"), device(1, "TPU v6 Lite")), {"TPU v6 Lite"}),
+        ((device(0, "TPU v4"), plane(), device(1, "TPU v5")), {"TPU v4", "TPU v5"}),
+        ((device(0, "AMD", "device_vendor"),), set()),
+        (({**device(0, "TPU v4"), "name": "/host:CPU"},), set()),
+    ],
+)
+def test_the_devices_of_a_profile_are_known(
+    planes: tuple[dict[str, Any], ...], expected: set[str]
+) -> None:
+    """By what the planes of devices say; other profilers write other statistics."""
+    assert read_contents(space(*planes)).device_types == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"no profile at all", bytes(64)])
