@@ -1,4 +1,4 @@
-"""A report in the applications that show notebooks: JupyterLab and marimo."""
+"""A report in the applications that show notebooks: JupyterLab, the classic one, and marimo."""
 
 from __future__ import annotations
 
@@ -72,12 +72,25 @@ def fits(browser: Any, frame: Any) -> bool:
     return bool(frame.size["height"] == inner > 1000)
 
 
+# Of each application: how it is started, the path of a notebook, and what holds a cell's output.
+SERVER = (
+    *("--no-browser", "--allow-root", "--port={port}"),
+    *("--ServerApp.token=", "--ServerApp.password="),
+)
+JUPYTERS = {
+    # Its other extension manager asks a package index.
+    "jupyterlab": ((*SERVER, "--LabApp.extension_manager=readonly"), "lab/tree", ".jp-OutputArea"),
+    "nbclassic": (SERVER, "notebooks", ".output_area"),
+}
+
+
 @pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted", "untrusted"])
-def test_jupyterlab_shows_the_page_or_the_text(
-    browser: Any, tmp_path: Path, is_trusted: bool
+@pytest.mark.parametrize("application", JUPYTERS)
+def test_jupyter_shows_the_page_or_the_text(
+    browser: Any, tmp_path: Path, application: str, is_trusted: bool
 ) -> None:
     """The page in a frame that fits; in a notebook that is not trusted the picture and the text."""
-    pytest.importorskip("jupyterlab")
+    pytest.importorskip(application)
     nbformat = pytest.importorskip("nbformat")
     data = {"text/html": REPORT._repr_html_(), "text/plain": str(REPORT)}
     output = nbformat.v4.new_output("display_data", data=data)
@@ -87,14 +100,10 @@ def test_jupyterlab_shows_the_page_or_the_text(
         trust = [sys.executable, "-m", "jupyter", "trust", "oom.ipynb"]
         environment = {**os.environ, "JUPYTER_DATA_DIR": str(tmp_path / "data")}
         subprocess.run(trust, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    options = (
-        *("--no-browser", "--allow-root", "--port={port}"),
-        *("--ServerApp.token=", "--ServerApp.password="),
-        "--LabApp.extension_manager=readonly",  # the other one asks a package index
-    )
-    with served(tmp_path, "jupyterlab", *options) as address:
-        open_when_there(browser, f"{address}/lab/tree/oom.ipynb")
-        shown = wait(browser).until(lambda b: b.find_elements("css selector", ".jp-OutputArea pre"))
+    options, folder, area = JUPYTERS[application]
+    with served(tmp_path, application, *options) as address:
+        open_when_there(browser, f"{address}/{folder}/oom.ipynb")
+        shown = wait(browser).until(lambda b: b.find_elements("css selector", f"{area} pre"))
         frames = browser.find_elements("css selector", "iframe.hbmwatch")
 
         assert len(frames) == is_trusted
@@ -104,7 +113,7 @@ def test_jupyterlab_shows_the_page_or_the_text(
             assert not shown[0].is_displayed()
         else:
             assert shown[0].is_displayed() and "jit_step" in shown[0].text
-            assert browser.find_element("css selector", ".jp-OutputArea img").is_displayed()
+            assert browser.find_element("css selector", f"{area} img").is_displayed()
 
 
 def test_marimo_shows_the_page(browser: Any, tmp_path: Path) -> None:
