@@ -60,10 +60,10 @@ def _columns(stream: TextIO) -> int:
 
 def _may_have_color(stream: TextIO) -> bool:
     """Whether a stream is a terminal whose user has not asked for plain text."""
-    said = os.environ.get
-    if said("NO_COLOR"):  # https://no-color.org
+    variable = os.environ.get
+    if variable("NO_COLOR"):  # https://no-color.org
         return False
-    return _is_terminal(stream) and not said("CI") and said("TERM") != "dumb"
+    return _is_terminal(stream) and not variable("CI") and variable("TERM") != "dumb"
 
 
 def _is_terminal(stream: TextIO) -> bool:

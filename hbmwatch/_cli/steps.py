@@ -138,13 +138,13 @@ def user_code(name: str) -> Iterator[None]:
     except CommandError:
         raise
     except (Exception, SystemExit) as error:
-        kind, said = type(error).__name__, " ".join(str(error).split())
-        if said and _is_ours(error):
+        kind, text = type(error).__name__, " ".join(str(error).split())
+        if text and _is_ours(error):
             _print_notes(error)
-            raise CommandError(said) from error
+            raise CommandError(text) from error
         traceback.print_exc()
         how = "ended with" if _is_ours(error) else "raised"
-        raise CommandError(f"{name} {how} {kind}{': ' if said else ''}{said}") from error
+        raise CommandError(f"{name} {how} {kind}{': ' if text else ''}{text}") from error
 
 
 def _print_notes(error: BaseException) -> None:

@@ -46,7 +46,7 @@ def add_findings(
         findings = tuple(dataclasses.replace(found, certainty="hint") for found in findings)
     else:
         findings = attempt("plan", findings, measure, findings)
-    told = attempt("verdict", "", verdict, facts, findings)
+    sentence = attempt("verdict", "", verdict, facts, findings)
     for error in failed:
         problems.record("findings", error)
     return dataclasses.replace(
@@ -54,7 +54,7 @@ def add_findings(
         summary=summary,
         rollup=attempt("memory by role", {}, rollup, summary),
         findings=findings,
-        verdict=told,
+        verdict=sentence,
     )
 
 

@@ -106,8 +106,8 @@ def _with_measured(before: Fit, facts: ProgramFacts | None, rows: Sequence[PlanR
     if facts is None:
         return before
     findings = measured(before.report.findings, before, rows)
-    told = verdict(facts, findings) if before.report.verdict else ""
-    report = dataclasses.replace(before.report, findings=findings, verdict=told)
+    sentence = verdict(facts, findings) if before.report.verdict else ""
+    report = dataclasses.replace(before.report, findings=findings, verdict=sentence)
     return dataclasses.replace(before, report=report)
 
 

@@ -193,9 +193,9 @@ class Store:
             child.wait(1.0)
         status = ended_by(child.returncode) if child.returncode is not None else "no answer"
         output.seek(0)
-        said = last_lines(output.read())
+        tail = last_lines(output.read())
         self.close()
-        return ProfileError(f"{problem}: the process that opens it ended ({status}){said}", where)
+        return ProfileError(f"{problem}: the process that opens it ended ({status}){tail}", where)
 
     def _started(self) -> Connection:
         """The connection to the child, which is started if it is not there."""

@@ -104,10 +104,10 @@ class Comparison:
         if needed <= 0:
             fits = "fits" if left >= 0 else f"is {format_size(-left)} above it"
             return f"The first program is below {limit}, and the second {fits}."
-        told = f"{format_size(needed)} was above {limit}; "
-        told += f"the change {'frees' if after <= before else 'adds'} "
-        told += f"{format_size(abs(before - after))}: "
-        return f"{told}enough." if left >= 0 else f"{told}{format_size(-left)} remains."
+        change = f"{format_size(needed)} was above {limit}; "
+        change += f"the change {'frees' if after <= before else 'adds'} "
+        change += f"{format_size(abs(before - after))}: "
+        return f"{change}enough." if left >= 0 else f"{change}{format_size(-left)} remains."
 
     def findings(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]] | None:
         """The findings that only the first program has, and those that only the second has.

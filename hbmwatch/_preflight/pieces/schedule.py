@@ -130,15 +130,15 @@ class Schedule:
         for value in node.outputs:
             self._take_pieces(value)
         wholes = [v for v in node.outputs if (WHOLE, _BEFORE) in self._needed.get(v, {})]
-        here = [v for v in wholes if self._made_by_a_piece(v)]
-        again = [v for v in wholes if v not in here and self._known_again(v)]
+        in_pieces = [v for v in wholes if self._made_by_a_piece(v)]
+        again = [v for v in wholes if v not in in_pieces and self._known_again(v)]
         if again:
             self._add_whole(node, max(self._analysis.whole_from(v) for v in again))
         for value in wholes:
-            if value not in again and value not in here:
+            if value not in again and value not in in_pieces:
                 self._export(value)
         needed = [(v, *each) for v in node.outputs for each in self._needed.get(v, {})]
-        if here or any(self._is_own(*each) for each in needed):
+        if in_pieces or any(self._is_own(*each) for each in needed):
             stage = self._analysis.stage[node.outputs[0]]
             self._add_part(node, self._analysis.placed[node], stage)
 
