@@ -44,6 +44,21 @@ _CODES: tuple[tuple[str, str, Phase, str | None], ...] = (
     ("E3000", "CompileTimeSparseCoreAllocationFailure", "compile", None),
 )
 
+_SHORT = ":?(?: Used)? <used_bytes> ?(?:/|of) ?<limit_bytes>"
+# The figures after the name of an error, also in a person's words: "required HBM: ~19.12 GiB".
+_OWN_WORDS = (
+    rf"{BETWEEN}(?:(?i:used?|uses|requires?|required|needs?|needed)(?: (?:HBM|VMEM|memory))?:? "
+    rf"(?:about )?|(?=~?{SIZE} ?(?:/|of) ?~?{SIZE}))~?<used_bytes>(?: program)?",
+    rf"(?: ?(?:/|of) ?|{BETWEEN}(?i:available|limit|capacity|has)(?: (?:HBM|VMEM|memory))?:? "
+    "(?:about )?)~?<limit_bytes>",
+)
+
+
+def _figures_of(phase: Phase) -> str:
+    """A pattern for the figures after the name of an error."""
+    return optional(*(_OWN_WORDS if phase == "compile" else (_SHORT,)))
+
+
 WORDINGS = (
     Wording(
         "tpu-stack",
@@ -267,7 +282,9 @@ WORDINGS = (
             f"tpu-{code}",
             OomMessage("", platform="tpu", phase=phase, code=code, memory_space=space),
             f"{code}: {name}",
-            source="code",
+            # XLA's own sentence is another row.
+            f"(?:(?!:? Used ){_figures_of(phase)})?",
+            "code",
         )
         for code, name, phase, space in _CODES
     ),
@@ -277,7 +294,7 @@ WORDINGS = (
             OomMessage("", platform="tpu", phase=phase, memory_space=space),
             name,
             rf"(?:(?<=RESOURCE_EXHAUSTED: {name})|(?=:(?! ?\d))|(?= {SIZE} ?/ ?{SIZE}))"
-            + optional(":?(?: Used)? <used_bytes> ?(?:/|of) ?<limit_bytes>"),
+            + _figures_of(phase),
             "code",
         )
         for code, name, phase, space in _CODES
