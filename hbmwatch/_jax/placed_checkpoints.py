@@ -26,7 +26,7 @@ from hbmwatch._jax.calls import Function, recorded
 from hbmwatch._jax.checkpointing import checkpointed
 from hbmwatch._jax.forward import SCAN_BODY, Body, forward
 from hbmwatch._jax.intercept import replaced
-from hbmwatch._jax.request import lower_for
+from hbmwatch._jax.request import lower_for, lower_of
 from hbmwatch._jax.residuals import Effect, Estimate
 from hbmwatch._jax.trace_keys import TraceKey
 
@@ -137,7 +137,7 @@ class Placed:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__wrapped__"):
             raise AttributeError(name)
-        found = getattr(self._step, name)
+        found = lower_of(self._step) if name == "lower" else getattr(self._step, name)
         if name == "__wrapped__":
             return Placed(found, self._placement)
         return self._under(found) if name in ("lower", "trace", "eval_shape") else found

@@ -92,7 +92,7 @@ def traced_for(
         WrongPlatform: The step's own `.lower` ignores the platform.
     """
     owner, args, kwargs = lowerable(step, args, kwargs)
-    lower = _lower_of(owner)
+    lower = lower_of(owner)
     with _lowering_for(platform) as seen:
         try:
             lowered = lower(*args, **kwargs)
@@ -177,7 +177,7 @@ def _hashable(step: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _lower_of(owner: Any) -> Callable[..., Any]:
+def lower_of(owner: Any) -> Callable[..., Any]:
     """The step's `.lower`, which may be called with shapes.
 
     Equinox takes a jax.ShapeDtypeStruct for a static value, so that it gets tracers in its place.

@@ -52,7 +52,8 @@ def plan(
             equinox.filter_jit returns.
         args: Its arguments, as arrays or jax.ShapeDtypeStructs, on any devices.
         on: The target, as for `fits`.
-        seconds: When to stop. The plan then has what was found so far.
+        seconds: When to stop, the compile to the end included. The plan then has what was found so
+            far. A trace of the step is not interrupted, but none begins that would take longer.
         variants: Your own variants of the step, to be tried after the changes that keep the values;
             by name, or as functions with names.
         keep_values: A change with other values is tried only if no other fits; False allows it to
@@ -74,10 +75,12 @@ def plan(
     own = named_variants(variants)
     start = time.monotonic()
     named = resolve(on, memory_fraction) if on is not None else None
+    tracing = time.monotonic()
     call = call_of(step, args, kwargs, None if named is None else named.platform)
+    trace_s = time.monotonic() - tracing
     target = named or target_of(call.lowered, memory_fraction)
     _check_limit(target, limit_bytes)
-    tries = Tries(target, start + seconds, timeout_s, limit_bytes, on_try)
+    tries = Tries(target, start + seconds, timeout_s, limit_bytes, on_try, trace_s)
     fit, facts = tries.compile(call, "assigned", _SHARE_OF_FIRST)
     if fit.fits and fit.proof == "assigned":
         proved, facts = tries.compile(call, "compiled")

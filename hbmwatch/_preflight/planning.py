@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from jax.extend.core import Literal
 
 from hbmwatch._preflight.changes.call import Call, NothingToChange
-from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+from hbmwatch._preflight.changes.change import NO_TIME, Asked, Change, Edit, Edits
 from hbmwatch._preflight.tries import Tried, Tries
 from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.sizes import format_size
@@ -22,7 +22,6 @@ _MOST_TOGETHER = 3
 _LEAST_GAIN = 0.03
 # How many of those that fit by assignment are compiled to the end, until one is accepted.
 _MOST_PROVED = 3
-_NO_TIME = "no time was left"
 INTERRUPTED = "interrupted"
 
 
@@ -38,6 +37,7 @@ class Search:
     def __init__(self, tries: Tries, changes: Sequence[Change]) -> None:
         self._tries = tries
         self._changes = changes
+        self._least: dict[Tried, int] = {}
         self.untried: dict[str, str] = {}
         self.notes: list[str] = []
         self.error = ""
@@ -101,7 +101,7 @@ class Search:
         found: list[Tried] = []
         if self._is_hopeless(before, change):
             return found
-        edits = change.edits(before.call, before.facts, Asked())
+        edits = change.edits(before.call, before.facts, Asked(until=self._tries.until))
         edit = self._next(change, edits, None)
         while edit is not None:
             verdict = None
@@ -120,9 +120,9 @@ class Search:
 
     def _next(self, change: Change, edits: Edits, verdict: Fit | None) -> Edit | None:
         """The next edit, given the verdict on the one before; None where there is none."""
-        if self._tries.left_s <= 0:
-            self.error = _NO_TIME
-            self.untried.setdefault(change.name, _NO_TIME)
+        if self._tries.is_over:
+            self.error = NO_TIME
+            self.untried.setdefault(change.name, NO_TIME)
             return None
         try:
             return edits.send(verdict)
@@ -157,7 +157,7 @@ class Search:
             return False
         for change in changes:
             is_new = change.name not in names or change.stacks
-            if is_new and self._tries.left_s > 0:
+            if is_new and not self._tries.is_over:
                 if any(tried.fit.fits for tried in self._one(before, change)):
                     return True
         return False
@@ -194,8 +194,8 @@ class Search:
             best = self._needed(base, min(fitting, key=self.rank))
             if best.fit.proof == "compiled":
                 return
-            if self._tries.left_s <= 0:
-                self.error = f"{_NO_TIME} to compile the best change to the end"
+            if self._tries.is_over:
+                self.error = f"{NO_TIME} to compile the best change to the end"
                 return
             fit, facts = self._tries.compile(best.call, "compiled")
             if fit.fits is None:
@@ -211,7 +211,7 @@ class Search:
         for dropped in range(len(best.steps) if len(best.steps) > 1 else 0):
             rest = best.steps[:dropped] + best.steps[dropped + 1 :]
             numbers = best.steps[dropped][1].numbers_values
-            if self._tries.left_s <= 0 or (
+            if self._tries.is_over or (
                 numbers and any(edit.numbers_values for _, edit in best.steps[dropped + 1 :])
             ):
                 continue
@@ -238,7 +238,9 @@ class Search:
 
     def _is_too_large(self, tried: Tried) -> bool:
         """Whether the arguments and outputs alone are too large; it is noted."""
-        limit, least = tried.fit.limit_bytes, least_bytes(tried.call)
+        if tried not in self._least:
+            self._least[tried] = least_bytes(tried.call)
+        limit, least = tried.fit.limit_bytes, self._least[tried]
         if limit is None or least <= limit:
             return False
         note = (

@@ -55,6 +55,7 @@ class Tries:
         timeout_s: Seconds for each compile.
         limit_bytes: A limit to use instead of the target's.
         on_try: Called with what was changed, and the verdict.
+        trace_s: How long it took to trace and lower the step.
         done: All tries with changes, in their order.
     """
 
@@ -63,12 +64,18 @@ class Tries:
     timeout_s: float
     limit_bytes: int | None = None
     on_try: Callable[[str, Fit], object] | None = None
+    trace_s: float = 0.0
     done: list[Tried] = dataclasses.field(default_factory=list)
 
     @property
     def left_s(self) -> float:
         """The seconds that are left."""
         return self.until - time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether too little time is left to trace a changed step, which nothing interrupts."""
+        return self.left_s <= self.trace_s
 
     def compile(
         self, call: Call, proof: Proof, share: float = 1.0

@@ -87,3 +87,17 @@ def test_it_says_why_it_does_not_apply(changed: Any, reason: str) -> None:
     """A program that was rewritten, and one that differentiates nothing."""
     with pytest.raises(NothingToChange, match=reason):
         next(CHECKPOINT.edits(changed(), None, Asked()))
+
+
+def test_a_step_of_equinox_gets_the_checkpoint_by_shapes() -> None:
+    """filter_jit takes a shape for a static value, so the shapes come as tracers here too."""
+    eqx = pytest.importorskip("equinox")
+
+    @eqx.filter_jit
+    def eqx_step(weights: Any, x: Any) -> Any:
+        return step(weights, x, scale=2.0)
+
+    before = call_of(eqx_step, (WEIGHTS, X), {}, "cpu")
+    after = next(CHECKPOINT.edits(before, None, Asked())).on(before)
+
+    assert temporaries(after) < temporaries(before)

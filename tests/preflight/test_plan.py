@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from typing import Any
 
 import jax
@@ -12,6 +13,11 @@ import pytest
 
 from hbmwatch import Fit, Plan, PlanRow, fits, plan
 from hbmwatch._preflight.changes import CHANGES
+from hbmwatch._preflight.changes.change import NO_TIME
+from hbmwatch._preflight.changes.tracing import call_of
+from hbmwatch._preflight.planning import Search
+from hbmwatch._preflight.targets import target_of
+from hbmwatch._preflight.tries import Tried, Tries
 from hbmwatch._records.message import OomMessage
 from hbmwatch._report.report import OomReport
 from tests.preflight.changes.steps import arguments, differences, shapes, train_step
@@ -179,6 +185,19 @@ def test_without_time_nothing_is_tried() -> None:
     assert answer.rows == ()
     assert set(answer.untried.values()) == {"no time was left"}
     assert answer.error == "no time was left"
+
+
+def test_nothing_begins_that_takes_longer_than_the_time_that_is_left() -> None:
+    """A trace cannot be interrupted: with less time than the first one took, there is no other."""
+    call = call_of(STEP, shapes(arguments()), {}, None)
+    tries = Tries(target_of(call.lowered), time.monotonic() + 600, 600, 2 * MIB, trace_s=700)
+    search = Search(tries, CHANGES)
+    before, _ = tries.compile(call, "assigned")
+    search.run(Tried(call, (), before, None))
+
+    assert tries.done == []
+    assert search.untried == dict.fromkeys((change.name for change in CHANGES), NO_TIME)
+    assert search.error == NO_TIME
 
 
 def test_what_cannot_be_planned_is_refused() -> None:

@@ -185,17 +185,20 @@ class Call:
         An output belongs to an argument of its shape and dtype. Where several do, the end of the
         pytree path decides, then the order.
         """
-        alike = [
-            (-_common_end(argument.path, output.path), o, i)
-            for i, argument in enumerate(self.arguments)
-            for o, output in enumerate(self.outputs)
-            if (argument.shape.shape, argument.shape.dtype)
-            == (output.shape.shape, output.shape.dtype)
-        ]
+        by_type: dict[Any, list[tuple[int, tuple[str, ...]]]] = {}
+        for o, output in enumerate(self.outputs):
+            by_type.setdefault(_type(output), []).append((o, path_keys(output.path)))
+        alike = []
+        for i, argument in enumerate(self.arguments):
+            keys = path_keys(argument.path)
+            others = by_type.get(_type(argument), ())
+            alike += [(-_common_end(keys, other), i, o) for o, other in others]
         found: dict[int, int] = {}
-        for _, o, i in sorted(alike, key=lambda each: (each[0], each[2], each[1])):
-            if i not in found and o not in found.values():
+        taken: set[int] = set()
+        for _, i, o in sorted(alike):
+            if i not in found and o not in taken:
                 found[i] = o
+                taken.add(o)
         return found
 
 
@@ -225,10 +228,15 @@ def path_keys(path: str) -> tuple[str, ...]:
     return tuple(_KEY.findall(path))
 
 
-def _common_end(one: str, other: str) -> int:
+def _type(leaf: Leaf) -> Any:
+    """What an array has to share with another one to have its memory."""
+    return leaf.shape.shape, leaf.shape.dtype
+
+
+def _common_end(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     """How many keys two pytree paths have in common at their ends."""
     count = 0
-    for a, b in zip(reversed(path_keys(one)), reversed(path_keys(other)), strict=False):
+    for a, b in zip(reversed(one), reversed(other), strict=False):
         if a != b:
             break
         count += 1

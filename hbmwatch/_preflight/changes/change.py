@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -11,6 +12,7 @@ from hbmwatch._preflight.changes.call import Call, NothingToChange
 from hbmwatch._preflight.verdicts import Fit
 
 Kind = Literal["A", "B", "C"]
+NO_TIME = "no time was left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +50,18 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the caller of `verify` asks of a change; a plan leaves it empty.
+    """What the caller of `verify` or of a plan asks of a change.
 
     Attributes:
         paths: The arguments to change, by the first part of their pytree paths; empty: those that
             the figures of the program advise.
         axis: The axis of the mesh to shard over; None: all that are free.
+        until: When to stop looking for edits, by time.monotonic().
     """
 
     paths: tuple[str, ...] = ()
     axis: str | None = None
+    until: float = math.inf
 
     def chosen(self, call: Call) -> set[int]:
         """The positions of the arguments whose paths begin with one of `paths`.

@@ -6,6 +6,7 @@ program of its own, so that it may have several.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._preflight.changes.call import Call, NothingToChange, nbytes
-from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+from hbmwatch._preflight.changes.change import NO_TIME, Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.in_pieces import COUNTS, LEAST_GAIN, TOGETHER, even_pieces
 from hbmwatch._preflight.changes.sources import source_of
@@ -172,9 +173,11 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     large = [(path, body) for size, path, body in bodies if size * _LEAST_PART >= most]
     lowest = facts.peak_bytes if facts is not None else None
     for count in COUNTS:
-        edits = _choices(call, large[:_MOST_BODIES], count)
+        edits = _choices(call, large[:_MOST_BODIES], count, asked.until)
         if not edits and count == COUNTS[0]:
-            raise NothingToChange("no body of a loop or a checkpoint can run in pieces")
+            is_late = time.monotonic() > asked.until
+            none = "no body of a loop or a checkpoint can run in pieces"
+            raise NothingToChange(NO_TIME if is_late else none)
         peaks = []
         for edit in edits:
             fit = yield edit
@@ -187,10 +190,12 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         lowest = min(peaks)
 
 
-def _choices(call: Call, bodies: list[tuple[Path, Any]], count: int) -> list[BodiesInPieces]:
+def _choices(
+    call: Call, bodies: list[tuple[Path, Any]], count: int, until: float
+) -> list[BodiesInPieces]:
     """The bodies in so many pieces: each along its best dimensions, then along its second best."""
     strided = call.mesh is not None
-    found = [(path, body, _ways(body, count, strided)) for path, body in bodies]
+    found = [(path, body, _ways(body, count, strided, until)) for path, body in bodies]
     found = [each for each in found if each[2]]
     edits = []
     for choice in range(_MOST_COMPILES if found else 0):
@@ -224,13 +229,13 @@ def _edit(chosen: Sequence[tuple[Path, Any, Way]], count: int, strided: bool) ->
     )
 
 
-def _ways(body: Any, count: int, strided: bool) -> list[Way]:
+def _ways(body: Any, count: int, strided: bool, until: float) -> list[Way]:
     """The best ways to cut a body; each is cut again where other values are still large."""
     ways, whole = [], estimated_peak_bytes(body, fused=True)
-    for seed, pieces, made in _ranked(body, count, strided)[:_MOST_COMPILES]:
+    for seed, pieces, made in _ranked(body, count, strided, until)[:_MOST_COMPILES]:
         steps, largest, adds = [(body, seed, pieces)], _largest(body), made.adds
         while len(steps) < _MOST_CUTS and _largest(made.jaxpr) >= _STILL_LARGE * largest:
-            again = _ranked(made.jaxpr, count, strided)
+            again = _ranked(made.jaxpr, count, strided, until)
             if not again:
                 break
             last, (seed, pieces, made) = made.jaxpr, again[0]
@@ -249,7 +254,9 @@ def _ways(body: Any, count: int, strided: bool) -> list[Way]:
     return ways
 
 
-def _ranked(body: Any, count: int, strided: bool) -> list[tuple[Seed, int, Rewritten]]:
+def _ranked(
+    body: Any, count: int, strided: bool, until: float
+) -> list[tuple[Seed, int, Rewritten]]:
     """The cuts of a body whose estimate is no higher than without one, the best first.
 
     Another value of the same size may keep it as high until that one is cut too.
@@ -262,6 +269,8 @@ def _ranked(body: Any, count: int, strided: bool) -> list[tuple[Seed, int, Rewri
     whole = estimated_peak_bytes(body, fused=True)
     for seed in cuts:
         pieces = even_pieces(seed.size, count)
+        if time.monotonic() > until:
+            break
         try:
             made = _rewritten(body, seed, pieces, strided)
         except Refused:

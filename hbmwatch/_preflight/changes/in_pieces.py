@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._preflight.changes.call import Call, NothingToChange, names
-from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+from hbmwatch._preflight.changes.change import NO_TIME, Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.sources import source_of
 from hbmwatch._preflight.pieces import Refused, Rewritten, Seed, rewrite, seeds
@@ -60,8 +61,11 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         raise NothingToChange(str(refused)) from refused
     lowest: int | None = facts.peak_bytes if facts is not None else None
     refusals: list[str] = []
+    found: list[InPieces] = []
     for count in COUNTS:
-        found = _ranked(call, cuts, count, strided, refusals)
+        best = [edit.seed for edit in found]
+        order = sorted(cuts, key=lambda seed: best.index(seed) if seed in best else len(best))
+        found = _ranked(call, order, count, strided, refusals, asked.until)
         if not found and count == COUNTS[0]:
             raise NothingToChange(refusals[0] if refusals else "no dimension can be cut")
         peaks: list[int] = []
@@ -85,22 +89,35 @@ def _fewer(edit: InPieces) -> Iterator[InPieces]:
 
 
 def _ranked(
-    call: Call, cuts: tuple[Seed, ...], count: int, strided: bool, refusals: list[str]
+    call: Call,
+    cuts: Sequence[Seed],
+    count: int,
+    strided: bool,
+    refusals: list[str],
+    until: float = math.inf,
 ) -> list[InPieces]:
     """The cuts into so many pieces that seem to need the least memory, the best first."""
-    until = time.process_time() + _MOST_CPU_S
+    most_cpu_s = time.process_time() + _MOST_CPU_S
     whole = estimated_peak_bytes(call.jaxpr)
     found: list[tuple[int, int, InPieces]] = []
     seen: set[tuple[Any, ...]] = set()
+    same: set[tuple[int, int]] = set()
     for number, seed in enumerate(cuts):
         # A shorter dimension is cut into its elements, once.
-        if seed.size * COUNTS[0] <= count or (found and time.process_time() > until):
+        if seed.size * COUNTS[0] <= count or (seed.value, seed.dimension) in same:
             continue
+        if time.monotonic() > until:
+            refusals.insert(0, NO_TIME)
+            break
+        if found and time.process_time() > most_cpu_s:
+            break
         try:
             rewritten = rewrite(call.jaxpr, seed, even_pieces(seed.size, count), strided=strided)
         except Refused as refused:
             refusals.append(str(refused))
             continue
+        # In one loop over the pieces, all values that are cut with the seed make the same cut.
+        same |= rewritten.cut if rewritten.stages == 1 else set()
         peak = estimated_peak_bytes(rewritten.jaxpr)
         alike = (peak, rewritten.stages, rewritten.in_pieces_bytes, rewritten.arguments)
         if (rewritten.in_pieces_bytes or peak < whole) and alike not in seen:

@@ -32,6 +32,7 @@ class Rewritten:
         in_pieces_bytes: How many bytes of the original's values are made in pieces only.
         adds: Whether values of the pieces are added up.
         arguments: The flat arguments that are cut for it, each with its dimension.
+        cut: The values of the flat program that are in pieces, each with its dimension.
     """
 
     jaxpr: Any
@@ -41,6 +42,7 @@ class Rewritten:
     in_pieces_bytes: int
     adds: bool
     arguments: tuple[tuple[int, int], ...] = ()
+    cut: frozenset[tuple[int, int]] = frozenset()
 
 
 def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewritten:
@@ -75,9 +77,17 @@ def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewrit
     )
     pieces = grid.full + (grid.rest > 0)
     offered = ((i, analysis.offers.get(v)) for i, v in enumerate(program.inputs))
-    cut = tuple((i, split.dimension) for i, split in offered if split is not None)
+    arguments = tuple((i, split.dimension) for i, split in offered if split is not None)
+    states = [(v, analysis.state[v]) for stage in loops for s in stage.loop for v in _made_by(s)]
+    states += [(v, analysis.offers.get(v, WHOLE)) for v in program.inputs]
+    cut = frozenset(
+        (v.index, s.dimension)
+        for v, s in states
+        if isinstance(s, Split) and s.at(split.dimension) == split
+    )
     adds = Partial("sum") in {analysis.state[v] for v in made}
-    return Rewritten(jaxpr, len(loops), pieces, tuple(analysis.reasons), saved, adds, cut)
+    reasons = tuple(analysis.reasons)
+    return Rewritten(jaxpr, len(loops), pieces, reasons, saved, adds, arguments, cut)
 
 
 def _analyzed(

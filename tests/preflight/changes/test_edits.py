@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from hbmwatch._preflight import pieces
 from hbmwatch._preflight.applied import apply
-from hbmwatch._preflight.changes import BY_NAME
+from hbmwatch._preflight.changes import BY_NAME, in_pieces
 from hbmwatch._preflight.changes.call import NothingToChange
 from hbmwatch._preflight.changes.change import Asked, Edit
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
@@ -23,6 +26,7 @@ from tests.preflight.changes.steps import arguments, mesh, shapes, train_step
 
 HAS_HOST_MEMORY = jax.__version_info__ >= (0, 7)
 F32 = jnp.float32
+X = jax.ShapeDtypeStruct((4096, 64), F32)
 
 
 def first(name: str, step: Any, *args: Any) -> Edit:
@@ -78,6 +82,37 @@ def test_what_is_made_in_pieces_is_sent_to_the_host_piece_by_piece() -> None:
         found = apply(jax.jit(step), edits)(x)
         assert found.sharding.memory_kind == "pinned_host"
         np.testing.assert_allclose(np.asarray(found), step(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["pieces", "inner-pieces"])
+def test_no_cut_is_looked_for_after_the_time_is_over(name: str) -> None:
+    """A cut of a large program takes seconds; the reason is the time, not the program."""
+    step = {"pieces": two_products, "inner-pieces": cast_and_scan}[name]
+    args = {"pieces": (X,), "inner-pieces": (jnp.ones((4, 64, 64)), jnp.ones((64, 64)))}[name]
+    call = call_of(jax.jit(step), args, {}, None)
+
+    assert next(BY_NAME[name].edits(call, None, Asked()))
+    with pytest.raises(NothingToChange, match="^no time was left$"):
+        next(BY_NAME[name].edits(call, None, Asked(until=time.monotonic() - 1)))
+
+
+def test_the_same_cut_is_made_once_for_each_number_of_pieces() -> None:
+    """Many values are split by a cut of the batch; each of them names that cut only once."""
+    call = call_of(jax.jit(two_products), (X,), {}, None)
+    cuts = [(seed.primitive, seed.size) for seed in pieces.seeds(call.jaxpr)]
+
+    with mock.patch.object(in_pieces, "rewrite", wraps=pieces.rewrite) as rewritten:
+        next(BY_NAME["pieces"].edits(call, None, Asked()))
+    made = [(each.args[1].primitive, each.args[1].size) for each in rewritten.call_args_list]
+
+    product, argument = "dot_general", None
+    assert made == [(product, 4096), (product, 512), (product, 8), (argument, 64)]
+    assert set(cuts) == {*made, (argument, 4096)}
+
+
+def two_products(x: Any) -> Any:
+    """A step with several values that have the dimension of the batch."""
+    return jnp.sum(jnp.tanh(jnp.tanh(x @ jnp.ones((64, 512))) @ jnp.ones((512, 8))))
 
 
 def cast_and_scan(weights: Any, x: Any) -> Any:
