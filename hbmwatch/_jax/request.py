@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from hbmwatch._jax.intercept import replaced
+from hbmwatch._jax.library_jits import library_of
 from hbmwatch._jax.lowering import is_same_lowering, plain_lowered
 from hbmwatch._jax.placement import on_live_devices
 from hbmwatch._jax.wrappers import has_own_lower, is_transformation
@@ -182,7 +183,7 @@ def lower_of(owner: Any) -> Callable[..., Any]:
 
     Equinox takes a jax.ShapeDtypeStruct for a static value, so that it gets tracers in its place.
     """
-    if type(owner).__module__.partition(".")[0] != "equinox":
+    if library_of(owner) != "equinox":
         found: Callable[..., Any] = owner.lower
         return found
 

@@ -12,6 +12,7 @@ import jax
 
 from hbmwatch._jax.device import buffer_address
 from hbmwatch._jax.jit_options import jit_options
+from hbmwatch._jax.library_jits import WithInner, inner_jit
 from hbmwatch._jax.request import lowerable
 from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange
 from hbmwatch._preflight.changes.change import Edit
@@ -23,13 +24,25 @@ def apply(step: Callable[..., Any], edits: tuple[Edit, ...]) -> Any:
 
     Raises:
         ValueError: One of the changes cannot be applied to a step.
-        TypeError: The step is jitted by another library.
+        TypeError: The step is jitted by a library other than jax, flax nnx and equinox.
     """
     for edit in edits:
         if edit.unapplied:
             raise ValueError(f"{edit.what} cannot be applied: {edit.unapplied}")
-    applied = Applied(step, edits)
+    owner, args, kwargs = lowerable(step, (), {})
+    if _is_inside(owner, step):
+        raise TypeError(
+            f"{getattr(step, '__name__', 'the step')} wraps a jitted function, and a change "
+            "would leave out what the wrapper does: apply it to the jitted function"
+        )
     watched_alike = getattr(step, "watched_alike", None)
+    if hasattr(owner, "watched_alike"):
+        owner = owner.__wrapped__
+    if inner_jit(owner) is None:
+        applied: Any = Applied(step, edits)
+    else:
+        changed = AppliedInside(owner, edits)
+        applied = functools.partial(changed, *args, **kwargs) if args or kwargs else changed
     return applied if watched_alike is None else watched_alike(applied)
 
 
@@ -45,13 +58,9 @@ class Applied:
         if options is None:
             code = "; ".join(edit.code for edit in edits)
             raise TypeError(
-                "a change can be applied to a function, or to what jax.jit returned, not to "
-                f"{type(owner).__name__}: write it into the step ({code})"
-            )
-        if _is_inside(owner, step):
-            raise TypeError(
-                f"{getattr(step, '__name__', 'the step')} wraps a jitted function, and a change "
-                "would leave out what the wrapper does: apply it to the jitted function"
+                "a change can be applied to a function, or to what jax.jit, flax.nnx.jit or "
+                f"equinox.filter_jit returned, not to {type(owner).__name__}: write it into the "
+                f"step ({code})"
             )
         self._given, self._edits = step, edits
         self._owner, self._options = owner, options
@@ -114,6 +123,17 @@ class Applied:
                     f"{edit.what} does not work for these arguments: {reason}"
                 ) from reason
         return call
+
+
+class AppliedInside(WithInner):
+    """A step of flax.nnx.jit or equinox.filter_jit with changes. It pickles if the step does."""
+
+    def __init__(self, step: Any, edits: tuple[Edit, ...]) -> None:
+        super().__init__(step, Applied(inner_jit(step), edits))
+        self._edits = edits
+
+    def __reduce__(self) -> Any:
+        return AppliedInside, (self.step, self._edits)
 
 
 def _is_inside(owner: Any, step: Callable[..., Any]) -> bool:

@@ -84,7 +84,7 @@ class PlanRow:
 
         Raises:
             ValueError: The change is to what the caller passes, such as the size of the batch.
-            TypeError: The step is jitted by another library than jax.
+            TypeError: The step is jitted by a library other than jax, flax nnx and equinox.
         """
         return apply(step, self.edits)
 
@@ -152,7 +152,7 @@ class Plan:
 
         Raises:
             ValueError: None of the changes that were tried makes it fit.
-            TypeError: The step is jitted by another library than jax.
+            TypeError: The step is jitted by a library other than jax, flax nnx and equinox.
         """
         if self.best is not None:
             return self.best.apply(step)

@@ -93,9 +93,7 @@ def test_a_step_of_equinox_gets_the_checkpoint_by_shapes() -> None:
     """filter_jit takes a shape for a static value, so the shapes come as tracers here too."""
     eqx = pytest.importorskip("equinox")
 
-    @eqx.filter_jit
-    def eqx_step(weights: Any, x: Any) -> Any:
-        return step(weights, x, scale=2.0)
+    eqx_step = eqx.filter_jit(functools.partial(step, scale=2.0))
 
     before = call_of(eqx_step, (WEIGHTS, X), {}, "cpu")
     after = next(CHECKPOINT.edits(before, None, Asked())).on(before)

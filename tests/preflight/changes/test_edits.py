@@ -87,9 +87,13 @@ def test_what_is_made_in_pieces_is_sent_to_the_host_piece_by_piece() -> None:
 @pytest.mark.parametrize("name", ["pieces", "inner-pieces"])
 def test_no_cut_is_looked_for_after_the_time_is_over(name: str) -> None:
     """A cut of a large program takes seconds; the reason is the time, not the program."""
-    step = {"pieces": two_products, "inner-pieces": cast_and_scan}[name]
-    args = {"pieces": (X,), "inner-pieces": (jnp.ones((4, 64, 64)), jnp.ones((64, 64)))}[name]
-    call = call_of(jax.jit(step), args, {}, None)
+    weights = jax.ShapeDtypeStruct((4, 64, 64), F32)
+    steps: dict[str, tuple[Any, ...]] = {
+        "pieces": (jax.jit(two_products), X),
+        "inner-pieces": (jax.jit(cast_and_scan), weights, X),
+    }
+    step, *args = steps[name]
+    call = call_of(step, tuple(args), {}, None)
 
     assert next(BY_NAME[name].edits(call, None, Asked()))
     with pytest.raises(NothingToChange, match="^no time was left$"):
