@@ -9,6 +9,7 @@ from hbmwatch._jax.lowered import Leaf
 from hbmwatch._xla.protos import HloInstructionProto, OpSharding, ShapeProto
 from hbmwatch._xla.shapes import unpadded_bytes
 from hbmwatch._xla.shardings import tiles
+from hbmwatch._xla.types import MemoryColor
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,11 @@ class Output:
     leaf: Leaf | None
     aliased: bool
     instruction: HloInstructionProto | None
+
+    @property
+    def in_hbm(self) -> bool:
+        """Whether it is in the device's main memory."""
+        return self.shape.layout.memory_space == MemoryColor.HBM
 
     @property
     def size_bytes(self) -> int:

@@ -80,6 +80,8 @@ class BufferAdvice(Advice):
         names_argument: Whether the evidence names the argument that the buffer is a copy of.
         even_if_padded: Whether it also applies to a buffer that is mostly padding.
         reads_origin: Whether its rule reads the origin of the buffer.
+        by_blocks: Whether the remedy goes over blocks, whose values a backward pass would keep.
+        line_for: Gives the line of the title as " at train.py:7"; None: that of most bytes.
         detail: What the evidence says of the largest buffer in addition, as a clause; None for
             nothing.
     """
@@ -92,4 +94,6 @@ class BufferAdvice(Advice):
     even_if_padded: bool = False
     reads_origin: bool = True
     remedy_for: Callable[[Sequence[Candidate]], str] | None = None
+    by_blocks: bool = False
+    line_for: Callable[[Sequence[Candidate]], str] | None = None
     detail: Callable[[LiveBuffer, ProgramFacts], str] | None = None

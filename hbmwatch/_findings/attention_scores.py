@@ -6,6 +6,7 @@ import dataclasses
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import joined_names
+from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.products import Product
@@ -54,12 +55,18 @@ LEAST_RANK = 3
 
 
 def is_attention(candidate: Candidate) -> bool:
-    """Whether a softmax reads a product of two batches of tokens, or by its name a square one."""
+    """Whether a softmax reads a product of two batches of tokens, or by its name of a square one.
+
+    The values are multiplied by a square one.
+    """
     if candidate.product is None or not candidate.is_softmax_input:
         return False
+    if _multiplies_batches(candidate.product):
+        return True
     # The kernel of a Gaussian process is a square of exponentials, too.
     named = "softmax" in " ".join((candidate.names, joined_names(candidate.uses)))
-    return _multiplies_batches(candidate.product) or (candidate.is_square and named)
+    # A contrastive loss takes a softmax of all pairs, and multiplies nothing by it.
+    return candidate.is_square and named and candidate.first.dims in candidate.facts.once(_weights)
 
 
 def is_attention_in_training(candidate: Candidate) -> bool:
@@ -72,6 +79,18 @@ def is_gradient(candidate: Candidate) -> bool:
     if "transpose(" not in candidate.first.name or candidate.product is None:
         return False
     return tuple(sorted(candidate.first.dims)) in candidate.facts.once(_scores)
+
+
+def _weights(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:
+    """The dimensions of what the forward pass multiplies, as attention does values by weights."""
+    graph = facts.buffers.graph
+    return frozenset(
+        tuple(factor.shape.dimensions)
+        for computation in graph.program.computations.values()
+        for product in graph.program.inside(computation)
+        if graph.is_product(product) and not is_backward(product.metadata.op_name)
+        for factor in graph.operands(product)
+    )
 
 
 def _scores(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:

@@ -9,7 +9,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import elements
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.origin import Origin, OriginInstruction
-from hbmwatch._findings.products import Product, find_product, is_softmax_input
+from hbmwatch._findings.products import Product, find_product, is_softmax_input, ungathered
 from hbmwatch._xla.protos import HloInstructionProto
 
 
@@ -84,7 +84,8 @@ class Candidate:
     @functools.cached_property
     def product(self) -> Product | None:
         """The matrix product that made the buffer, if it is much larger than its factors."""
-        return find_product(self.facts.buffers.graph, self.ends)
+        graph = self.facts.buffers.graph
+        return find_product(graph, [ungathered(graph, end) for end in self.ends])
 
     @functools.cached_property
     def is_softmax_input(self) -> bool:

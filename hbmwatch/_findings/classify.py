@@ -46,6 +46,11 @@ from hbmwatch._records.sizes import format_size
 _CANDIDATE_KINDS = frozenset("temporary output constant".split())
 # From this expansion on, more than half of a buffer is padding, which has its own finding.
 LEAST_PADDED_EXPANSION = 2.0
+# The backward pass of a loop keeps what each iteration makes.
+_IN_BACKWARD = (
+    " Where gradients are taken through the blocks, put jax.checkpoint around the function of one "
+    "block: otherwise the values of all blocks are kept for the backward pass."
+)
 
 
 class Rule(NamedTuple):
@@ -90,6 +95,7 @@ RULES = (
     Rule(attention_scores.TRAINING_ADVICE, _all_rows(attention_scores.is_gradient)),
     Rule(attention_scores.ADVICE, _all_rows(attention_scores.is_attention)),
     Rule(samples.ADVICE, _whole(samples.is_product_of_samples)),
+    Rule(pairwise.ADVICE, _all_rows(pairwise.is_contrastive)),
     Rule(logits.ADVICE, _whole(logits.is_logits)),
     Rule(pairwise.GRAM_ADVICE, _all_rows(pairwise.is_gram)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.multiplies_rows)),
@@ -193,10 +199,12 @@ def _families(facts: ProgramFacts) -> list[Candidate]:
 def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
     """The finding on all buffers of one slug."""
     buffers = [live for candidate in found for live in candidate.buffers]
+    at = advice.line_for(found) if advice.line_for else at_line(buffers)
     return advice.finding(
-        title=advice.title.format(at=at_line(buffers)),
+        title=advice.title.format(at=at),
         evidence=_evidence(advice, found, buffers),
         remedy=(advice.remedy_for(found) if advice.remedy_for is not None else advice.remedy)
+        + (_IN_BACKWARD if advice.by_blocks and found[0].facts.buffers.differentiated else "")
         + offered(found[0].facts, advice.slug, buffers),
         saves_bytes=advice.freed_for(found) if advice.freed_for else advice.freed_bytes(buffers),
         buffers=buffers,

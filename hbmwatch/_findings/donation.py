@@ -112,7 +112,7 @@ def undonated(facts: ProgramFacts) -> list[tuple[Argument, Output]]:
             kept.setdefault((argument.dims, argument.element_type), []).append(argument)
     free: dict[tuple[tuple[int, ...], int], list[Output]] = {}
     for output in facts.outputs:
-        if not output.aliased:
+        if output.in_hbm and not output.aliased:
             free.setdefault((output.dims, output.element_type), []).append(output)
     return [pair for form in kept for pair in zip(kept[form], free.get(form, []))]
 

@@ -19,6 +19,7 @@ ADVICE = BufferAdvice(
     "index with jax.lax.map(..., batch_size=...).",
     link="https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html",
     will_not_help="jit: the product reads the copies, so they exist in full",
+    by_blocks=True,
 )
 EDGES_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
@@ -28,6 +29,7 @@ EDGES_ADVICE = BufferAdvice(
     "and add the result to the sum that the scan carries (segment_sum, or at[index].add).",
     link=LAX_MAP,
     will_not_help="jit: the rows are selected and computed in full before they are added up",
+    by_blocks=True,
 )
 # Each row of the array is there twice and more.
 LEAST_GROWTH = 2

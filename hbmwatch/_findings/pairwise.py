@@ -55,6 +55,7 @@ ADVICE = BufferAdvice(
     remedy_for=_remedy,
     link=LAX_MAP,
     will_not_help="jit or vmap: the compiler keeps the all-pairs buffer either way",
+    by_blocks=True,
 )
 GATHER_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
@@ -66,6 +67,7 @@ GATHER_ADVICE = BufferAdvice(
     "(x[:, None] - x[None]), which the compiler can fuse into the reduction.",
     link=LAX_MAP,
     will_not_help="jit or vmap, and a transposed array: the gathered rows exist in full either way",
+    by_blocks=True,
     even_if_padded=True,
 )
 GRAM_ADVICE = BufferAdvice(
@@ -77,6 +79,7 @@ GRAM_ADVICE = BufferAdvice(
     "batch_size=...), or keep a low-rank or diagonal approximation.",
     link=LAX_MAP,
     will_not_help="jit: the compiler does not look for the entries that are used",
+    by_blocks=True,
 )
 # Below 16 times its factors, a product of rows may be a layer whose weights are transposed.
 LEAST_GROWTH = 16
@@ -123,6 +126,18 @@ def multiplies_rows(candidate: Candidate) -> bool:
     if product is None or product.growth < LEAST_GROWTH:
         return False
     return _are_rows(product.arguments, product.size)
+
+
+def is_contrastive(candidate: Candidate) -> bool:
+    """Whether a softmax reads a square product of two values that are no weights.
+
+    The logits of a classifier multiply values by an argument.
+    """
+    product = candidate.product
+    if product is None or not candidate.is_square or not candidate.is_softmax_input:
+        return False
+    given = [argument for argument in product.arguments if argument is not None]
+    return not given or _are_rows(product.arguments, product.size)
 
 
 def is_gram(candidate: Candidate) -> bool:

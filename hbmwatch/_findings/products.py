@@ -52,6 +52,15 @@ def find_product(graph: Graph, ends: Sequence[OriginInstruction]) -> Product | N
     return Product(factors, arguments, sources, size, growth)
 
 
+def ungathered(graph: Graph, end: OriginInstruction) -> OriginInstruction:
+    """What a device contributes to an all-gather; other instructions as they are."""
+    operand = graph.first(end.instruction)
+    if operand is None or not end.instruction.opcode.startswith("all-gather"):
+        return end
+    source = source_of(graph, operand, end.outer)
+    return OriginInstruction(source, ()) if graph.is_product(source) else end
+
+
 def classes_named(origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:
     """Whether a name says that a buffer has an entry for each class: a softmax, an argmax."""
     names = " ".join(origin.names) + joined_names(uses)

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import Parameter
-from hbmwatch._analysis.live_buffers import is_backward
+from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.phrases import LAX_SCAN
+from hbmwatch._findings.phrases import LAX_SCAN, at_line
+from hbmwatch._records.text import clean
+
+
+def _line(found: Sequence[Candidate]) -> str:
+    """The line of the scan, which is not that of the value that it stacks."""
+    largest = max(found, key=lambda c: c.first.size_bytes)
+    filled = largest.first.loop_buffer
+    line = largest.facts.buffers.line_of(filled.loop) if filled is not None else ""
+    return f" at {clean(line, 60)}" if line else at_line(largest.buffers)
+
+
+def _computed(live: LiveBuffer, facts: ProgramFacts) -> str:
+    """Where the value that is stacked is computed, unless at the line of the scan."""
+    filled = live.loop_buffer
+    line = facts.buffers.line_of(filled.loop) if filled is not None else ""
+    elsewhere = live.source if line and live.source != line else ""
+    return f", computed at {clean(elsewhere, 60)}" if elsewhere else ""
+
 
 ADVICE = BufferAdvice(
     slug="stacked-outputs",
@@ -21,6 +40,8 @@ ADVICE = BufferAdvice(
     link=LAX_SCAN,
     will_not_help="donation or jax.checkpoint: this buffer is the result of the scan",
     reads_origin=False,
+    line_for=_line,
+    detail=_computed,
 )
 
 _CARRY = "Carry the array through the scan and update it in place: the carry is (x, cache), the xs "
@@ -45,6 +66,8 @@ CARRY_ADVICE = BufferAdvice(
     link=LAX_SCAN,
     will_not_help="donation alone: the scan writes its second output to a buffer of its own",
     reads_origin=False,
+    line_for=_line,
+    detail=_computed,
 )
 
 

@@ -17,6 +17,7 @@ def product(
     name: str = "jit(f)/dot_general",
     user: str = SOFTMAX,
     computed: bool = False,
+    weighs: str = "",
     trains: bool = False,
     labels: int | None = None,
 ) -> ProgramFacts:
@@ -24,6 +25,7 @@ def product(
 
     Args:
         computed: Whether the first factor is computed, and no argument.
+        weighs: The op_name of another product, which multiplies values by this one; "" for none.
         trains: Whether the program has a backward pass, which does not read the product.
         labels: The element type of labels, if the program has them.
     """
@@ -34,6 +36,8 @@ def product(
     x = hlo.add("sort", x, dims=first) if computed else x
     made = hlo.add("dot", x, y, dims=dims, name=name)
     hlo.add("subtract", made, made, dims=dims, name=user)
+    if weighs:
+        hlo.add("dot", made, x, dims=first, name=weighs)
     if trains:
         hlo.add("negate", dims=(1,), name="jit(f)/transpose(jvp())/neg")
     return hlo.facts((made,))

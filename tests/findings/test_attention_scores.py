@@ -13,21 +13,23 @@ from tests.hlo import Hlo
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "dims", "slug"),
+    ("first", "second", "dims", "weighs", "slug"),
     [
-        ((2, 512, 8), (2, 1024, 8), (2, 512, 1024), "attention-scores"),
-        ((2, 512, 8), (1, 8, 1024), (2, 512, 1024), "logits"),
-        ((1024, 8), (8, 1024), (1024, 1024), "attention-scores"),
-        ((1024, 8), (8, 1025), (1024, 1025), "logits"),
+        ((2, 512, 8), (2, 1024, 8), (2, 512, 1024), "", "attention-scores"),
+        ((2, 512, 8), (1, 8, 1024), (2, 512, 1024), "", "logits"),
+        ((1024, 8), (8, 1024), (1024, 1024), "jit(f)/dot_general", "attention-scores"),
+        ((1024, 8), (8, 1024), (1024, 1024), "jit(f)/transpose(jvp())/dot_general", "logits"),
+        ((1024, 8), (8, 1024), (1024, 1024), "", "logits"),
+        ((1024, 8), (8, 1025), (1024, 1025), "", "logits"),
     ],
-    ids=["two batches", "a batch and a matrix", "square", "not square"],
+    ids=["two batches", "a batch and a matrix", "square", "gradient", "no values", "not square"],
 )
 def test_both_factors_of_scores_have_a_batch(
-    first: tuple[int, ...], second: tuple[int, ...], dims: tuple[int, ...], slug: str
+    first: tuple[int, ...], second: tuple[int, ...], dims: tuple[int, ...], weighs: str, slug: str
 ) -> None:
-    """Three dimensions each that are not 1, or a square result."""
+    """Three dimensions each that are not 1, or a square result by which values are multiplied."""
     assert attention_scores.LEAST_RANK == 3
-    assert classified(product(first, second, dims, computed=True)) == slug
+    assert classified(product(first, second, dims, computed=True, weighs=weighs)) == slug
 
 
 @pytest.mark.parametrize("trains", [True, False], ids=["training", "inference"])
@@ -106,6 +108,7 @@ def test_a_square_of_exponentials_is_attention_only_by_its_name(
     made = hlo.add("dot", x, y, dims=(1024, 1024), name="jit(f)/dot_general")
     kernel = hlo.add("exponential", made, dims=(1024, 1024), name=name)
     hlo.add("reduce", kernel, dims=(1024,), name="jit(f)/reduce_sum")
+    hlo.add("dot", kernel, x, dims=(1024, 8), name="jit(f)/dot_general")
 
     assert classified(hlo.facts((kernel,))) == slug
 

@@ -53,6 +53,7 @@ def test_the_order_of_the_rules() -> None:
         "attention-scores",
         "attention-scores",
         "samples",
+        "pairwise",
         "logits",
         "pairwise",
         "pairwise",
@@ -184,3 +185,18 @@ def test_a_block_of_a_loop_is_not_the_whole(
 ) -> None:
     """What lax.map(batch_size=...) or a scan over chunks computes at a time is repaired already."""
     assert classified(block(carries, dims, name)) == slug
+
+
+@pytest.mark.parametrize("trains", [True, False], ids=["training", "inference"])
+def test_blocks_in_a_backward_pass_need_a_checkpoint(trains: bool) -> None:
+    """Without one, the loop over the blocks stacks what each of them makes."""
+    hlo = Hlo()
+    ends = [hlo.parameter(1024, path=path) for path in "xy"]
+    rows = [hlo.add("broadcast", end, dims=(1024, 1024)) for end in ends]
+    made = hlo.add("subtract", *rows, dims=(1024, 1024), name="jit(f)/sub")
+    if trains:
+        hlo.add("negate", dims=(1,), name="jit(f)/transpose(jvp())/neg")
+    (finding,) = classify.find(hlo.facts((made,)))
+
+    assert finding.slug == "pairwise"
+    assert ("jax.checkpoint around the function of one block" in finding.remedy) == trains

@@ -9,8 +9,9 @@ import pytest
 
 from hbmwatch._findings import donation
 from hbmwatch._jax.lowered import CallInfo, Leaf
+from hbmwatch._xla.types import MemoryColor
 from tests.findings.cases import explain, slugs
-from tests.hlo import MIB, Hlo
+from tests.hlo import MIB, Hlo, shape_of
 from tests.oom_programs.base import array, mlp, on_one
 
 DIMS = (512, 512)
@@ -121,3 +122,15 @@ def test_equinox_donates_by_its_own_keyword() -> None:
     assert finding is not None
     assert finding.title == "Donate model.weight: 1 MiB is held twice"
     assert 'equinox.filter_jit(..., donate="all")' in finding.remedy
+
+
+@pytest.mark.parametrize(("space", "found"), [(MemoryColor.HBM, True), (MemoryColor.HOST, False)])
+def test_an_output_in_host_memory_reuses_no_argument(space: int, found: bool) -> None:
+    """An optimizer state that is written back to the host frees nothing on the device."""
+    hlo = Hlo()
+    w = hlo.parameter(*DIMS, path="g")
+    shape = shape_of(*DIMS)
+    shape["layout"]["memory_space"] = space
+    output = hlo.add("multiply", w, w, shape=shape, name="jit(f)/mul")
+
+    assert (donation.find(hlo.facts(outputs=(output,))) is not None) == found

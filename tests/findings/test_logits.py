@@ -75,3 +75,16 @@ def test_a_chunk_is_checkpointed_where_a_gradient_is_computed(user: str, checkpo
 
     assert finding.slug == "logits"
     assert ("jax.checkpoint" in finding.remedy) == checkpoint
+
+
+@pytest.mark.parametrize(("user", "slug"), [(SOFTMAX, "logits"), ("jit(f)/mul", None)])
+def test_logits_that_the_devices_gather_are_logits(user: str, slug: str | None) -> None:
+    """Each device computes them for its part of the vocabulary."""
+    hlo = Hlo()
+    x = hlo.add("sort", hlo.parameter(1024, 8, path="x"), dims=(1024, 8))
+    table = hlo.parameter(8, 512, path="table")
+    part = hlo.add("dot", x, table, dims=(1024, 512), name="jit(f)/dot_general")
+    whole = hlo.add("all-gather", part, dims=(1024, 1024), name="jit(f)/sharding_constraint")
+    hlo.add("subtract", whole, whole, dims=(1024, 1024), name=user)
+
+    assert classified(hlo.facts((whole,))) == slug

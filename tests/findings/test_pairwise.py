@@ -198,3 +198,27 @@ def test_a_sum_of_gathered_rows_has_no_pairs(dims: tuple[int, ...], slug: str | 
     hlo.add("subtract", x, made, dims=dims, name="jit(f)/sub")
 
     assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(
+    ("weights", "user", "slug"),
+    [
+        (False, SOFTMAX, "pairwise"),
+        (True, SOFTMAX, "logits"),
+        (False, "jit(f)/mul", None),
+    ],
+    ids=["two values", "a layer's weights", "no softmax"],
+)
+def test_the_softmax_of_a_contrastive_loss_has_all_pairs(
+    weights: bool, user: str, slug: str | None
+) -> None:
+    """Such as the similarity of each image and each text: nothing is multiplied by it."""
+    hlo = Hlo()
+    a, b = hlo.parameter(1024, 8, path="a"), hlo.parameter(8, 1024, path="b")
+    b = b if weights else hlo.add("sort", b, dims=(8, 1024))
+    made = hlo.add(
+        "dot", hlo.add("sort", a, dims=(1024, 8)), b, dims=(1024, 1024), name="jit(f)/dot_general"
+    )
+    hlo.add("subtract", made, made, dims=(1024, 1024), name=user)
+
+    assert classified(hlo.facts((made,))) == slug

@@ -184,3 +184,29 @@ def test_what_an_inner_scan_makes_is_stacked_at_the_line_of_the_outer_one() -> N
     assert finding.title == (
         f"A scan stacks its outputs over all steps at test_stacked_outputs.py:{outer}"
     )
+
+
+def test_the_title_has_the_line_of_the_scan_and_the_evidence_that_of_the_value() -> None:
+    """What is stacked may be computed by another function."""
+
+    def wave(x: Any) -> Any:
+        return jnp.sin(x) * 1.1  # the value
+
+    def step(carry: Any, _: None) -> tuple[Any, Any]:
+        new = wave(carry)
+        return new, new
+
+    def run(carry: Any) -> Any:
+        return jax.lax.scan(step, carry, None, length=32)[1]  # the scan
+
+    finding = explain(jax.jit(run).lower(jax.ShapeDtypeStruct((64, 64), jnp.float32))).findings[0]
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    scan, value = (
+        next(n for n, line in enumerate(lines, 1) if line.endswith(f"# the {what}"))
+        for what in ("scan", "value")
+    )
+
+    assert finding.title == (
+        f"A scan stacks its outputs over all steps at test_stacked_outputs.py:{scan}"
+    )
+    assert finding.evidence.endswith(f", computed at test_stacked_outputs.py:{value}.")

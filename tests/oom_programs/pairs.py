@@ -146,3 +146,25 @@ def full_covariance(fault: bool) -> Any:
         return jnp.sort(jnp.exp(-(weights**2).sum(0)) + noise)
 
     return on_one(variance, array(2048, 81920), array(81920))
+
+
+@case("pairwise", "every contrastive loss: the similarity of each image and each text")
+def contrastive_loss(fault: bool) -> Any:
+    """A softmax over all pairs is no attention; the fix goes over blocks of rows."""
+
+    def loss(params: Any, images: Any, texts: Any) -> Any:
+        a, b = images @ params["images"], texts @ params["texts"]
+
+        def block(rows: Any) -> Any:
+            features, labels = rows
+            logits = jax.nn.log_softmax(features @ b.T)
+            return jnp.take_along_axis(logits, labels[:, None], axis=1).sum()
+
+        labels = jnp.arange(len(a))
+        if fault:
+            return -block((a, labels))
+        blocks = (a.reshape(128, -1, a.shape[1]), labels.reshape(128, -1))
+        return -jax.lax.map(jax.checkpoint(block), blocks).sum()
+
+    params = {"images": array(1024, 512), "texts": array(1024, 512)}
+    return on_one(jax.grad(loss), params, array(65536, 1024), array(65536, 1024))
