@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hbmwatch._analysis.graph import MOVES, Graph, elements
-from hbmwatch._xla.protos import HloInstructionProto
+from hbmwatch._xla.protos import HloInstructionProto, ShapeProto
+from hbmwatch._xla.types import float_bits
 
 # Copies lie a few deep; in a damaged program they may form a ring.
 MOST_STEPS = 300
@@ -167,6 +168,17 @@ class LoopBuffers:
             i in filled or elements(shape) <= 1 or self.graph.keeps(loop, i)
             for i, shape in enumerate(entries)
         )
+
+    def carried(self, loop: HloInstructionProto) -> list[ShapeProto]:
+        """The arrays of numbers that each iteration of a loop replaces."""
+        return [
+            shape
+            for i, shape in enumerate(loop.shape.tuple_shapes)
+            if elements(shape) > 1
+            and float_bits(shape.element_type)
+            and self._buffer_at(loop, i) is None
+            and not self.graph.keeps(loop, i)
+        ]
 
     def _length(self, update: HloInstructionProto) -> int:
         """The length of the dimension along which a dynamic-update-slice writes a slice."""

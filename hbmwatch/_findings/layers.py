@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.graph import MOVES
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_forward
 from hbmwatch._analysis.places import stack_of
 from hbmwatch._findings.advice import all_bytes
@@ -16,6 +17,7 @@ from hbmwatch._records.libraries import is_library
 from hbmwatch._records.text import unnumbered
 from hbmwatch._xla.frames import user_frame
 from hbmwatch._xla.program import Frame
+from hbmwatch._xla.protos import HloInstructionProto
 
 # The scope of a layer in the op_name of its forward pass: "jit(loss)/jvp(dense_0)/tanh".
 _SCOPE = re.compile(r"jvp\((\w*\d)\)/")
@@ -70,27 +72,63 @@ def find_layer(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> Call | Non
     None where XLA names no functions, or it has no name, or it is all of the forward pass: the
     layers are then lines of the function that is differentiated.
     """
-    sizes: dict[Calls, int] = {}
+    made: dict[Calls, list[LiveBuffer]] = {}
     for live in buffers:
-        calls = _calls(_made_at(facts, live))
-        sizes[calls] = sizes.get(calls, 0) + live.size_bytes
-    sizes.pop((), None)
+        made.setdefault(_calls(_made_at(facts, live)), []).append(live)
+    made.pop((), None)
     for share in SHARES_OF_RESIDUALS:
-        outer = _innermost(sizes, share * all_bytes(buffers))
+        outer = _innermost(made, share * all_bytes(buffers))
         if outer and outer[0].called_at and not outer[0].function.startswith("<"):
+            # A checkpoint around one convolution keeps what it returns.
+            if all(_is_returned(facts, outer, live) for live in _inside(made, outer)):
+                return None
             if _is_part(facts, outer):
                 return outer[0]
     return None
 
 
-def _innermost(sizes: Mapping[Calls, int], least: float) -> Calls:
+def _innermost(made: Mapping[Calls, Sequence[LiveBuffer]], least: float) -> Calls:
     """The innermost function, with those around it, in which at least so many bytes are made."""
-    largest = max(sizes, key=sizes.__getitem__, default=())
+    largest = max(made, key=lambda calls: all_bytes(made[calls]), default=())
     for depth in range(len(largest), 0, -1):
         outer = largest[-depth:]
-        if sum(size for calls, size in sizes.items() if calls[-depth:] == outer) >= least:
+        if all_bytes(_inside(made, outer)) >= least:
             return outer
     return ()
+
+
+def _inside(made: Mapping[Calls, Sequence[LiveBuffer]], outer: Calls) -> list[LiveBuffer]:
+    """The residuals that a function makes which is called so, itself or in what it calls."""
+    return [live for calls, some in made.items() if calls[-len(outer) :] == outer for live in some]
+
+
+def _is_returned(facts: ProgramFacts, outer: Calls, live: LiveBuffer) -> bool:
+    """Whether the forward pass reads a residual only outside of a function that is called so."""
+    if live.loop_buffer is not None:  # the values of a scan are read before they are stacked
+        return False
+    forward = (r for r in _readers(facts, live) if is_forward(r.metadata.op_name))
+    calls = [_calls(facts.program.stack(r)) for r in forward if r.opcode not in MOVES]
+    return any(calls) and all(found[-len(outer) :] != outer for found in calls)
+
+
+def _readers(facts: ProgramFacts, live: LiveBuffer) -> Iterator[HloInstructionProto]:
+    """The instructions that read a buffer; of a fusion, those inside of it."""
+    graph = facts.buffers.graph
+    todo = [(live.instruction, user) for user in graph.users(live.instruction)]
+    for value, user in todo:  # grows meanwhile; moves form no ring
+        inner = graph.fused(user)
+        if inner is None:
+            yield user
+            todo += [(user, next_) for next_ in graph.users(user)] if user.opcode in MOVES else []
+            continue
+        positions = [i for i, operand in enumerate(user.operand_ids) if operand == value.id]
+        inside = facts.program.inside(inner)
+        given = {
+            one.id
+            for one in inside
+            if one.opcode == "parameter" and one.parameter_number in positions
+        }
+        yield from (one for one in inside if not given.isdisjoint(one.operand_ids))
 
 
 def _is_part(facts: ProgramFacts, outer: Calls) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -11,11 +12,14 @@ from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.layers import around
 from hbmwatch._findings.libraries import offered
-from hbmwatch._findings.phrases import at_lines, plural
+from hbmwatch._findings.phrases import at_line, at_lines, plural
 from hbmwatch._findings.saved import (
     AROUND_STEP,
     CHECKPOINT,
+    carried_bytes,
     freed_bytes,
+    grouped_bytes,
+    is_chain,
     is_kept_by_policy,
     is_layer_input,
 )
@@ -32,26 +36,24 @@ ADVICE = Advice(
 # What has equal residuals without a scan: layers, or the steps of a loop in Python.
 REPEATED = "layer or step"
 EACH = f"each {REPEATED}"
+# Groups are more work than single layers: they have to free twice as much.
+MORE_IN_GROUPS = 2
 
 
 def find(facts: ProgramFacts) -> Finding | None:
     """Residuals that jax.checkpoint around each layer would recompute."""
-    first = {live.family: live for live in facts.buffers.saved}
-    needed = {
-        family
-        for family, live in first.items()
-        if is_layer_input(facts, live) or is_kept_by_policy(facts, live)
-    }
-    saved = [
-        live
-        for live in facts.buffers.saved
-        if live.family not in needed and not _is_large_value(facts, live)
-    ]
-    freed = freed_bytes(saved)
-    if not freed:
+    saved = _freed_by_checkpoint(facts)
+    if not saved:
         return None
     steps = max((b.loop_buffer.length for b in saved if b.loop_buffer is not None), default=0)
     part = _part(facts, saved, steps)
+    chain = is_chain(facts, saved)
+    freed = 0 if chain else max(0, freed_bytes(saved) - carried_bytes(facts, saved))
+    grouped = grouped_bytes(saved) if steps or chain else 0
+    if grouped > MORE_IN_GROUPS * freed:
+        return _in_groups(facts, saved, steps, grouped)
+    if not freed:
+        return None
     how = f", stacked by a scan of {steps} steps" if steps else ""
     how = how or (f", one set per {REPEATED}" if part == EACH else "")
     remat = any(".remat" in live.op.instruction for live in facts.live)
@@ -71,6 +73,48 @@ def find(facts: ProgramFacts) -> Finding | None:
         + offered(facts, ADVICE.slug, saved),
         saves_bytes=freed,
         buffers=saved,
+    )
+
+
+def _freed_by_checkpoint(facts: ProgramFacts) -> list[LiveBuffer]:
+    """The residuals that jax.checkpoint frees, without layers' inputs and what a policy keeps."""
+    first = {live.family: live for live in facts.buffers.saved}
+    needed = {
+        family
+        for family, live in first.items()
+        if is_layer_input(facts, live) or is_kept_by_policy(facts, live)
+    }
+    return [
+        live
+        for live in facts.buffers.saved
+        if live.family not in needed and not _is_large_value(facts, live)
+    ]
+
+
+def _in_groups(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int, freed: int) -> Finding:
+    """The finding on residuals that are what goes into each step or layer."""
+    number = steps or len(saved)
+    groups = math.isqrt(number)
+    what, one = ("steps of the scan", "step") if steps else ("layers", "layer")
+    kept = f"stacked by a scan of {steps} steps" if steps else "one for each layer"
+    how = (
+        f"Scan over about {groups} groups of steps (a scan in a scan), with jax.checkpoint around "
+        "the inner scan"
+        if steps
+        else f"Put jax.checkpoint around each {groups} consecutive layers"
+    )
+    are = "is a residual" if len(saved) == 1 else "are residuals"
+    return ADVICE.finding(
+        title=f"Rematerialize: put jax.checkpoint (remat) around groups of {what}{at_line(saved)}",
+        evidence=f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) "
+        f"{are}: computed in the forward pass{at_lines(saved)} and kept for the backward pass, "
+        f"{kept}. A checkpoint around a single {one} keeps what goes into it, which is about as "
+        "large.",
+        remedy=f"{how}: it keeps what goes into each group, and recomputes one group at a time. Or "
+        "use a smaller batch, with gradients accumulated over micro-batches.",
+        saves_bytes=freed,
+        buffers=saved,
+        will_not_help=f"{AROUND_STEP}; jax.checkpoint around each {one}",
     )
 
 

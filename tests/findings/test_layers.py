@@ -151,3 +151,37 @@ def test_layers_that_a_library_numbers_are_named(names: list[str], scopes: str) 
     assert finding.title == (
         f"Rematerialize: put jax.checkpoint (remat) around each layer or step{scopes}"
     )
+
+
+@pytest.mark.parametrize(
+    ("reader", "expected"),
+    [
+        (PART, "`ffn()`, called at train.py:27"),
+        (BLOCK, "each layer or step at train.py:9"),
+    ],
+    ids=["the function itself", "its caller"],
+)
+def test_a_function_that_only_returns_the_residuals_is_no_layer(
+    reader: tuple[str, int, int], expected: str
+) -> None:
+    """A checkpoint around one convolution keeps what it returns."""
+    frames = [STEP, LOSS, BLOCK, PART, SUM]
+    hlo = Hlo()
+    kept = []
+    for _ in range(3):
+        metadata = {"op_name": FORWARD, "stack_frame_id": frames.index(PART) + 1}
+        kept.append(hlo.add("convolution", dims=(512, 512), metadata=metadata))
+        moved = hlo.add("copy", kept[-1], dims=(512, 512))
+        inner = hlo.inner()
+        number = frames.index(reader) + 1
+        read = {"op_name": FORWARD, "stack_frame_id": number}
+        given = inner.parameter(512, 512)
+        inner.add("logistic", given, dims=(512, 512), metadata=read)
+        hlo.fusion(moved, dims=(512, 512), inside=inner)
+        hlo.add("multiply", kept[-1], dims=(512, 512), name=BACKWARD)
+    summed = {"op_name": FORWARD, "stack_frame_id": frames.index(SUM) + 1}
+    hlo.add("reduce", dims=(1,), metadata=summed)
+    finding = residuals.find(hlo.facts(kept, stack_frame_index=index(frames)))
+
+    assert finding is not None
+    assert finding.title.endswith(f"around {expected}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings import residuals
+from hbmwatch._findings import residuals, saved
 from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, UNDER, kept
 from tests.findings.small import classified
 from tests.hlo import MIB, Hlo
@@ -74,3 +74,80 @@ def test_the_logits_are_no_residual_of_a_layer() -> None:
     assert finding is not None
     assert finding.saves_bytes == 4 * MIB // 2
     assert "5 buffers (2.5 MiB at the peak) are residuals" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("weights", "result", "freed", "part"),
+    [
+        (1, 512, 16 * MIB // 2, "groups of layers"),
+        (2, 512, 15 * MIB, "each layer or step"),
+        (1, 256, 15 * MIB, "each layer or step"),
+    ],
+    ids=["a chain of layers", "two products of each", "a smaller result"],
+)
+def test_a_chain_of_layers_is_checkpointed_in_groups(
+    weights: int, result: int, freed: int, part: str
+) -> None:
+    """Around a single layer, a checkpoint keeps what goes into it: 2 * sqrt(16) of 16 remain."""
+    hlo = Hlo()
+    made = [hlo.add("sort", dims=(512, 512), name=FORWARD) for _ in range(16)]
+    for residual in made:
+        for _ in range(weights):
+            w = hlo.parameter(512, result, path="w")
+            hlo.add("dot", residual, w, dims=(512, result), name="jit(f)/jvp()/dot_general")
+        hlo.add("multiply", residual, dims=(512, 512), name=BACKWARD)
+    finding = residuals.find(hlo.facts(tuple(made)))
+
+    assert finding is not None
+    assert finding.title == f"Rematerialize: put jax.checkpoint (remat) around {part}"
+    assert finding.saves_bytes == freed
+
+
+@pytest.mark.parametrize(("other", "chain"), [(5, True), (6, False)])
+def test_a_chain_is_three_quarters_of_the_residuals(other: int, chain: bool) -> None:
+    """The rest is freed by a checkpoint around each layer."""
+    hlo = Hlo()
+    made = [hlo.add("sort", dims=(512, 512), name=FORWARD) for _ in range(16)]
+    for residual in made:
+        w = hlo.parameter(512, 512, path="w")
+        hlo.add("dot", residual, w, dims=(512, 512), name="jit(f)/jvp()/dot_general")
+    made += [hlo.add("sort", dims=(1024, 256), name=FORWARD) for _ in range(other)]
+    for residual in made:
+        hlo.add(
+            "multiply", residual, dims=hlo.known[residual]["shape"]["dimensions"], name=BACKWARD
+        )
+    facts = hlo.facts(tuple(made))
+
+    assert saved.LEAST_SHARE_OF_CHAIN == 0.75
+    assert saved.is_chain(facts, facts.buffers.saved) == chain
+
+
+@pytest.mark.parametrize(
+    ("carry", "freed", "part"),
+    [
+        (186, 7 * MIB // 4 - 186 * 8 * 1024, "the body of the scan"),
+        (187, 2 * MIB - int(4 * MIB / 8**0.5), "groups of steps of the scan"),
+    ],
+    ids=["a small carry", "the carry"],
+)
+def test_a_checkpoint_around_a_step_keeps_the_carry(carry: int, freed: int, part: str) -> None:
+    """As much as the stack, where each step only makes the next carry: 8 steps, 256 KiB each."""
+    hlo = Hlo()
+    zero = hlo.add("broadcast", hlo.parameter(1), dims=(8, 256, 256))
+    begin = hlo.add("tuple", zero, hlo.parameter(carry, 256, path="h"))
+    body = hlo.inner()
+    carried = body.add("parameter", shape=hlo.known[begin]["shape"])
+    whole = body.add("get-tuple-element", carried, dims=(8, 256, 256), tuple_index=0)
+    h = body.add("get-tuple-element", carried, dims=(carry, 256), tuple_index=1)
+    value = body.add("exponential", dims=(1, 256, 256), name="jit(f)/jvp()/while/body/exp")
+    name = "jit(f)/jvp()/while/body/x"
+    update = body.add("dynamic-update-slice", whole, value, dims=(8, 256, 256), name=name)
+    body.add("tuple", update, body.add("tanh", h, dims=(carry, 256)))
+    hlo.add("while", begin, shape=hlo.known[begin]["shape"], calls=body)
+    hlo.add("negate", dims=(1,), name=BACKWARD)
+    finding = residuals.find(hlo.facts((zero,)))
+
+    assert residuals.MORE_IN_GROUPS == 2
+    assert finding is not None
+    assert finding.title == f"Rematerialize: put jax.checkpoint (remat) around {part}"
+    assert finding.saves_bytes == freed

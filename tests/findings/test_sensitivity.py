@@ -72,6 +72,8 @@ ANSWERED = {
     "test_pairwise.py",
     "_findings.products.LEAST_GROWTH": "logits here are 64 times their factors, and layers at most "
     "4 times: test_logits.py",
+    "_findings.residuals.MORE_IN_GROUPS": "layers here make more than they keep: test_residuals.py",
+    "_findings.saved.LEAST_SHARE_OF_CHAIN": "no program is a chain of layers: test_residuals.py",
     "_findings.rank.LEAST_SHARE_OF_PEAK": "half and double give the same order here: test_rank.py",
     "_findings.rank.LEAST_SHARE_OF_OVER_LIMIT": "half and double give the same order here: "
     "test_rank.py",

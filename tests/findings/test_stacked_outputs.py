@@ -162,9 +162,6 @@ def test_a_loop_in_a_loop_starts_from_what_enters_the_outer_one(
     assert classified(hlo.facts((update,))) == slug
 
 
-@pytest.mark.xfail(
-    jax.__version_info__ >= (0, 12), reason="the line is that of the inner scan", strict=True
-)
 def test_what_an_inner_scan_makes_is_stacked_at_the_line_of_the_outer_one() -> None:
     """The value has the line of the inner scan, whose outputs may be needed."""
 
