@@ -15,26 +15,36 @@ _PAGE = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
+:root {{ --ink: #1f2328; --card: #fff; --line: #d0d7de;
+  --before: #9a4a00; --after: #0550ae; --limit: #cf222e }}
+@media (prefers-color-scheme: dark) {{ :root {{ --ink: #eceef1; --card: #101215; --line: #3a404a;
+  --before: #f0a35e; --after: #8db8ff; --limit: #ff7d7d }} }}
+@media print {{ :root {{ --ink: #000; --card: #fff; --line: #999;
+  --before: #000; --after: #000; --limit: #000 }} @page {{ size: A4; margin: 12mm }} }}
 body {{ font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
-  padding: 0 1rem; color: #1f2328; background: #fff }}
-svg {{ width: 100%; height: auto; border: 1px solid #d0d7de }}
-pre {{ overflow-x: auto; font-size: 12px }}
-polyline {{ fill: none; stroke-width: 2; vector-effect: non-scaling-stroke }}
-.before {{ stroke: #b35900 }} .after {{ stroke: #0550ae }}
-.limit {{ stroke: #cf222e; stroke-dasharray: 6 4 }}
-li::marker {{ content: "\\2014  " }}
-li.before::marker {{ color: #b35900 }} li.after::marker {{ color: #0550ae }}
-li.limit::marker {{ color: #cf222e }}
+  padding: 0 1rem; color: var(--ink); background: var(--card) }}
+h1, li {{ overflow-wrap: anywhere }}
+svg {{ width: 100%; height: auto; border: 1px solid var(--line) }}
+li svg {{ width: 34px; height: 10px; border: 0; margin-right: 8px; vertical-align: middle }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px }}
+ul {{ list-style: none; padding: 0 }}
+polyline, line {{ fill: none; stroke-width: 2; vector-effect: non-scaling-stroke }}
+.before {{ stroke: var(--before); stroke-dasharray: 5 3 }} .after {{ stroke: var(--after) }}
+.limit {{ stroke: var(--limit); stroke-dasharray: 1 4; stroke-width: 3 }}
 </style>
+<main>
 <h1>{title}</h1>
 <svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{curves}</svg>
 <ul>{legend}</ul>
 <p>Memory on one device over the program, from its first instruction to its last. Both programs are
 drawn over the same width, and neither axis is time.</p>
 <pre>{text}</pre>
+</main>
 </html>
 """
 
@@ -69,7 +79,7 @@ def curves_page(
         height=_HEIGHT,
         label=escape("; ".join(words for _, words in legend), quote=True),
         curves="".join(drawn),
-        legend="".join(f'<li class="{style}">{escape(words)}</li>' for style, words in legend),
+        legend="".join(_key(style, words) for style, words in legend),
         text=escape(text),
     )
 
@@ -90,6 +100,12 @@ def curve_picture(summary: PeakSummary, limit_bytes: int | None) -> tuple[str, s
         f'<rect width="100%" height="100%" fill="#fff"/>{curve}{limit}</svg>'
     )
     return svg, label
+
+
+def _key(style: str, words: str) -> str:
+    """An entry of the legend: a piece of the line, and what it is."""
+    line = f'<line class="{style}" x2="34" y1="5" y2="5"/>'
+    return f'<li><svg viewBox="0 0 34 10" aria-hidden="true">{line}</svg>{escape(words)}</li>'
 
 
 def _points(summary: PeakSummary, top: int) -> str:

@@ -43,15 +43,22 @@ def _strip(group: FoldedGroup) -> str:
         if size is not None:
             height = max(1, round(size / most * _HEIGHT))
             bars[process in standing_out].append((place, height))
+    band = "".join(
+        f"M{place} 0h1v{_HEIGHT}h-1z"
+        for place, process in enumerate(group.processes)
+        if process in standing_out
+    )
     first, last = group.processes[0].index, group.processes[-1].index
     caption = (
         f"Free memory, process {first} to process {last}: {format_size(min(known))} to "
-        f"{format_size(most)}. Dark bars stand out."
+        f"{format_size(most)}."
     )
+    if band:
+        caption += " A band from the bottom to the top marks a process that stands out."
     return (
         f'{heading}\n<svg viewBox="0 0 {len(group.processes)} {_HEIGHT}" '
         f'preserveAspectRatio="none" role="img" aria-label="{escape(caption, quote=True)}">'
-        f'<path class="alike" d="{_path(bars[False])}"/>'
+        f'<path class="band" d="{band}"/><path class="alike" d="{_path(bars[False])}"/>'
         f'<path class="outlier" d="{_path(bars[True])}"/></svg>\n<p>{escape(caption)}</p>'
     )
 

@@ -59,7 +59,6 @@ def test_devices_and_topologies_name_their_target() -> None:
     assert resolve(jax.devices("cpu")).name == "cpu"
 
 
-@pytest.mark.tpu
 @pytest.mark.parametrize(
     ("device_type", "expected"),
     [
@@ -76,6 +75,7 @@ def test_a_profiles_device_has_the_limit_of_its_kind(
     assert memory_of(device_type) == expected
 
 
+@pytest.mark.tpu
 def test_the_limit_is_that_of_the_installed_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """It depends on the version; for an unknown version, a note names the version it is from."""
 

@@ -231,7 +231,7 @@ class _Shapes(HTMLParser):
 
 
 def test_the_page_has_a_bar_for_each_process() -> None:
-    """Those that stand out have another color, and foreign text is text."""
+    """Those that stand out have a band and another color, and foreign text is text."""
     reports = [report(index, 10) for index in range(9)]
     reports.append(report(9, 10, free=2 * GIB, function="train_step"))
     reports = [dataclasses.replace(r, function="<b>step</b>") for r in reports]
@@ -240,6 +240,6 @@ def test_the_page_has_a_bar_for_each_process() -> None:
     folded = fold_reports(reports)
     shapes.feed(folded.to_html())
 
-    assert shapes.bars == {"alike": 9, "outlier": 1}
+    assert shapes.bars == {"band": 1, "alike": 9, "outlier": 1}
     assert str(folded) in shapes.text
     assert "<b>" not in folded.to_html()
