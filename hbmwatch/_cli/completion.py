@@ -56,7 +56,7 @@ end
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that can list its arguments.
+    """A parser that can list its arguments, and that takes no empty text for a path.
 
     Attributes:
         arguments: Its arguments.
@@ -70,9 +70,18 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         """Add an argument, and remember it."""
+        if options.get("metavar") in {*_FILES, "DIR"}:  # an empty FOLDER stands for none
+            options.setdefault("type", _path)
         added: argparse.Action = super().add_argument(*names, **options)
         self.arguments.append(added)
         return added
+
+
+def _path(text: str) -> str:
+    """An argument that is a path; an empty one, as of an unset variable, is a usage error."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
 
 
 class PrintCompletion(argparse.Action):

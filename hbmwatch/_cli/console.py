@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TextIO
 from hbmwatch._cli.command import CommandError
 from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.look import PLAIN, Look
-from hbmwatch._records.text import clean
+from hbmwatch._records.text import clean, wrapped
 
 _PROGRESS_DELAY_S = 1.0
 _NARROWEST, _WIDEST = 60, 200
@@ -89,15 +88,8 @@ def print_wrapped(text: object, options: argparse.Namespace) -> None:
     for line in str(text).split("\n"):
         lines = [line]
         if _is_terminal(sys.stdout) and not line.lstrip().startswith("write: "):
-            indent = " " * (len(line) - len(line.lstrip()))
-            lines = textwrap.wrap(
-                line.lstrip(),
-                look.width,
-                initial_indent=indent,
-                subsequent_indent=f"{indent}   ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            indent = len(line) - len(line.lstrip())
+            lines = wrapped(line.lstrip(), indent, whole_words=True, look=look)
         print("\n".join(map(look.marked, lines)))
 
 

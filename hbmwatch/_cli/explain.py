@@ -9,6 +9,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hbmwatch._cli.command import (
     DONE,
@@ -23,7 +24,9 @@ from hbmwatch._messages.job_log import LogEnd
 from hbmwatch._messages.notes import message_notes
 from hbmwatch._messages.possible import possible_oom
 from hbmwatch._messages.stream import find_in_log
+from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.look import Look
+from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import report_text
 
@@ -93,7 +96,8 @@ def _run(options: argparse.Namespace) -> int:
     files = options.files or ["-"]
     unreadable: list[CommandError] = []
     ends: dict[str, LogEnd] = {}
-    found = itertools.chain.from_iterable(_find(file, unreadable, ends) for file in files)
+    profiles: list[str] = []
+    found = itertools.chain.from_iterable(_find(file, unreadable, ends, profiles) for file in files)
     if options.json:
         count = _print_json(found)
     else:
@@ -108,6 +112,8 @@ def _run(options: argparse.Namespace) -> int:
         raise unreadable[-1]
     if not count and not options.json:
         print_on_stderr("no device out-of-memory error found in the input")
+    for sentence in profiles:
+        print_on_stderr(sentence)
     for note in dict.fromkeys(possible_oom(end.text()) for end in ends.values()):
         if note:
             print_on_stderr(note)
@@ -127,10 +133,15 @@ def _lost_peers(lost: Mapping[str, str]) -> str:
     )
 
 
-def _find(file: str, unreadable: list[CommandError], ends: dict[str, LogEnd]) -> Iterator[_Found]:
-    """The errors of a log, or the reports that a file stores; else keep the end of the log."""
+def _find(
+    file: str, unreadable: list[CommandError], ends: dict[str, LogEnd], profiles: list[str]
+) -> Iterator[_Found]:
+    """The errors of a log, or the reports that a file stores; else keep the end of the log.
+
+    What a file is that is a profile instead is added to `profiles`.
+    """
     end = LogEnd()
-    count = 0
+    count, first = 0, b""
     try:
         with open_log(file) as blocks:
             first = next(blocks, b"")
@@ -147,6 +158,31 @@ def _find(file: str, unreadable: list[CommandError], ends: dict[str, LogEnd]) ->
         unreadable.append(error)
     if not count:
         ends[file] = end
+        profiles += _profile(file, first)
+
+
+def _profile(file: str, first: bytes) -> list[str]:
+    """What a file is that is a profile and no log; nothing for any other.
+
+    Args:
+        file: The file.
+        first: Its beginning, decompressed.
+    """
+    from hbmwatch._profiles.kinds import contents_of, is_text
+    from hbmwatch._profiles.listing import Listing
+
+    if file == "-" or remote_address(file) is not None or not first or is_text(first):
+        return []
+    try:
+        return (
+            [f"{file} is a profile: `hbmwatch peak` reads it"]
+            if contents_of(Path(file)).modules
+            else []
+        )
+    except Listing as listing:
+        return [str(listing)]
+    except ProfileError:
+        return []
 
 
 def _whole(first: bytes, blocks: Iterator[bytes]) -> bytes:

@@ -14,7 +14,7 @@ import pkgutil
 import sys
 import types
 from collections.abc import Mapping
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -45,7 +45,8 @@ def run_script(script: str) -> None:
     with io.open_code(path) as opened:
         code = pkgutil.read_code(opened)  # of a compiled file
     attributes = {"__file__": path, "__loader__": loader, "__package__": None, "__spec__": None}
-    _run(loader.get_data(path) if code is None else code, attributes | {"__cached__": None})
+    source = loader.get_data(path) if code is None else code
+    _run(source, attributes | {"__cached__": None}, path)
 
 
 def run_module(name: str) -> None:
@@ -60,6 +61,20 @@ def run_module(name: str) -> None:
         spec = _find(f"{name}.__main__")
     sys.argv[0] = spec.origin or name
     _run(_code_of(spec), _attributes(spec))
+
+
+def run_stdin() -> None:
+    """Run the source that stdin holds, as `python -` does.
+
+    Raises:
+        CommandError: stdin is closed.
+    """
+    if sys.stdin is None:
+        raise CommandError("cannot read stdin: it is closed")
+    _put_first("")
+    file = "<stdin>"
+    attributes = {"__file__": file, "__loader__": BuiltinImporter, "__package__": None}
+    _run(sys.stdin.buffer.read(), attributes | {"__spec__": None, "__cached__": None}, file)
 
 
 def programs_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -114,8 +129,8 @@ def _attributes(spec: ModuleSpec) -> dict[str, Any]:
     }
 
 
-def _run(code: CodeType | bytes, attributes: Mapping[str, Any]) -> None:
-    """Run code as `__main__`, which stays so until the interpreter ends."""
+def _run(code: CodeType | bytes, attributes: Mapping[str, Any], file: str = "") -> None:
+    """Run code, or the source of a file, as `__main__`, which stays so until the end."""
     own = sys.modules["__main__"]
     _own_main.append(own)
     main = types.ModuleType("__main__")
@@ -124,5 +139,5 @@ def _run(code: CodeType | bytes, attributes: Mapping[str, Any]) -> None:
     vars(main).update(attributes, __builtins__=builtins)
     sys.modules["__main__"] = main
     if isinstance(code, bytes):
-        code = compile(code, attributes["__file__"], "exec", dont_inherit=True)
+        code = compile(code, file, "exec", dont_inherit=True)
     exec(code, vars(main))

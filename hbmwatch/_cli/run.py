@@ -6,13 +6,18 @@ import argparse
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from hbmwatch._cli.command import DONE, Command, CommandError
 from hbmwatch._cli.console import look_of, print_on_stderr, write_text
-from hbmwatch._cli.program import programs_frames, run_module, run_script
+from hbmwatch._cli.program import programs_frames, run_module, run_script, run_stdin
 from hbmwatch._report.text import report_text
+
+if TYPE_CHECKING:
+    from hbmwatch._report.report import OomReport
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +28,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", metavar="FILE", help="write the report of an OOM as an HTML page")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module by name")
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file, or with -m a module")
+    parser.add_argument(
+        "script", metavar="SCRIPT", help="a Python file, '-' for stdin, or with -m a module"
+    )
     parser.add_argument(
         "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
@@ -45,9 +52,16 @@ def _run(options: argparse.Namespace) -> Callable[[], int]:
 def _program(options: argparse.Namespace, page: str | None) -> int:
     """Run the program, and leave an error of it to the interpreter, with our report of an OOM."""
     sys.argv = [options.script, *options.arguments]
+    of_threads = threading.excepthook
+    threading.excepthook = functools.partial(_print_thread_error, options, page, of_threads)
     error: BaseException
     try:
-        (run_module if options.is_module else run_script)(options.script)
+        if options.is_module:
+            run_module(options.script)
+        elif options.script == "-":
+            run_stdin()
+        else:
+            run_script(options.script)
         return DONE
     except (CommandError, SystemExit):
         raise
@@ -91,18 +105,49 @@ def _print_error(
     frames: TracebackType | None,
 ) -> None:
     """Print an OOM as its report, any other error as without us; write the page of a report."""
-    report = None
-    # To load a module now would make the interpreter forget that it ends by KeyboardInterrupt.
-    if "hbmwatch._explain.errors" in sys.modules:
-        from hbmwatch._explain.errors import HbmOomError, report_of
-
-        report = report_of(error)
-        in_place = isinstance(error, HbmOomError) and hook is sys.__excepthook__
-    if report is not None and in_place:
+    report, in_place = _report_of(error)
+    if report is not None and in_place and hook is sys.__excepthook__:
         print(report_text(report, look=look_of(options, sys.stderr)), file=sys.stderr)
     else:  # the report is among its notes, or those of its cause
         frames = programs_frames(frames)
         hook(kind, error.with_traceback(frames), frames)
+    _write_page(options, page, report)
+
+
+def _print_thread_error(
+    options: argparse.Namespace,
+    page: str | None,
+    hook: Callable[..., object],
+    failed: threading.ExceptHookArgs,
+) -> None:
+    """Print an OOM that ended a thread as its report, any other error as without us."""
+    error, frames, thread = failed.exc_value, failed.exc_traceback, failed.thread
+    explained: BaseException | None = error
+    if isinstance(error, Exception):
+        explained = _explained(error, options.logdir)
+        error.__traceback__ = frames
+    report, in_place = _report_of(explained)
+    if report is not None and in_place and hook is threading.__excepthook__:
+        name = "" if thread is None else f" in thread {thread.name}"
+        text = report_text(report, look=look_of(options, sys.stderr))
+        print(f"Exception{name}:\n{text}", file=sys.stderr)
+    else:
+        hook(threading.ExceptHookArgs((type(explained), explained, frames, thread)))
+    _write_page(options, page, report)
+
+
+def _report_of(error: BaseException | None) -> tuple[OomReport | None, bool]:
+    """The report of an error, and whether the error is nothing else than that OOM."""
+    # To load a module now would make the interpreter forget that it ends by KeyboardInterrupt.
+    if error is None or "hbmwatch._explain.errors" not in sys.modules:
+        return None, False
+    from hbmwatch._explain.errors import HbmOomError, report_of
+
+    return report_of(error), isinstance(error, HbmOomError)
+
+
+def _write_page(options: argparse.Namespace, page: str | None, report: OomReport | None) -> None:
+    """Write the page of a report, if there is one and it was asked for."""
     if page is None or report is None:
         return
     try:

@@ -73,7 +73,7 @@ class FailedCall:
         compile_seconds: How long the last compile of the program took; 0.0 where that is not known.
         since_lowering_seconds: How long ago this thread last lowered a program, which is how long a
             compile took that has just failed; 0.0 where that is not known.
-        error: What the call raised.
+        error: What the call raised, or the OOM among its causes.
     """
 
     function_name: str = ""

@@ -144,7 +144,8 @@ def _explained(
             error.add_note(note)
         return None, known
     link, message = found
-    report = _report(error, message, failed_call, settings)
+    # The frames of the OOM itself say which program failed, not those of what it is a part of.
+    report = _report(link if link.__traceback__ else error, message, failed_call, settings)
     carrier = _carrier(error, link, message, report, settings.top)
     _tell(report, carrier, settings)
     return (None if carrier is error else carrier), report
@@ -177,7 +178,7 @@ def _in_place_of(message: OomMessage, report: OomReport) -> HbmOomError:
 
 
 def _report(
-    error: Exception,
+    error: BaseException,
     message: OomMessage,
     failed_call: Callable[[], FailedCall],
     settings: Settings,

@@ -127,7 +127,7 @@ def _unpadded_bytes(entry: dict[str, str], size_bytes: int) -> int:
     if stated:
         return stated.size_bytes
     padding = read_size(entry.get("Extra memory due to padding", "").partition(" ")[0])
-    return size_bytes - padding.size_bytes if padding else size_bytes
+    return max(size_bytes - padding.size_bytes, 0) if padding else size_bytes
 
 
 def failed_allocation(

@@ -32,6 +32,9 @@ def read_file(path: Location) -> bytes:
                 raise ProfileError(f"cannot read {path}: it is not a regular file", str(path))
             if status.st_size > _LARGEST_BYTES:
                 raise ProfileError(f"cannot read {path}: it is larger than 2 GiB", str(path))
+            if file.peek(1)[:1] == b"\0":  # as of a sparse file, which may be large
+                problem = "it begins with a zero byte, as no profile and no report does"
+                raise ProfileError(f"cannot read {path}: {problem}", str(path))
             return file.read()
     except OSError as error:
         raise ProfileError(f"cannot read {path}: {error.strerror}", str(path)) from error

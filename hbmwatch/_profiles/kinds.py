@@ -5,34 +5,21 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from hbmwatch._profiles import usage
 from hbmwatch._profiles.files import read_file
-from hbmwatch._profiles.listing import Listing, Row
+from hbmwatch._profiles.listing import Listing
 from hbmwatch._profiles.pprof import described_profile
 from hbmwatch._profiles.store import Location
 from hbmwatch._records.profile_error import ProfileError
-from hbmwatch._records.sizes import SIZE, format_size, read_size
 from hbmwatch._xla.protos import HloProto, parse
 from hbmwatch._xla.xspace import Contents, read_contents
 
 _HLO_PROTO = (".hlo.pb", ".hlo_proto.pb")
 # As XLA names the modules that it dumps: module_0004.jit_step.cpu_after_optimizations.hlo.pb.
 _DUMPED = re.compile(r"module_(\d{1,18})\.(.{1,500})\.[^.]*\.hlo\.pb")
-_TOTAL = re.compile(
-    rb"^(?:Memory Space: (.{1,80}?)(?: \(color=\d+\))?\n)?Total bytes(?: used)?: (\d{1,19})", re.M
-)
-# Lines of its tables: "32.00MiB( 80%); 8.00MiB; allocation 0: size 8.00MiB, parameter 1:" and
-# "8.00MiB( 33%); 8.00MiB; 16777216; 2; 2×f32[2048,1024]".
-_ALLOCATION = re.compile(
-    rf"^ *{SIZE}\( *\d{{1,3}}%\); *{SIZE}; (allocation \d{{1,9}}): size ({SIZE}), "
-    r"([^\n]{1,300})$",
-    re.M,
-)
-_PLACE = re.compile(
-    rf"^[ \t]*{SIZE}\( *\d{{1,3}}%\); *({SIZE}); *\d{{1,19}}; *\d{{1,9}}; ([^\n]{{1,500}})$", re.M
-)
 # The keys of XProf's PreprocessResult; those with the value 0 are not written.
 _MEMORY_VIEWER = {
     "maxHeap",
@@ -69,6 +56,8 @@ def contents_of(path: Location) -> Contents:
     name = path.name
     if name.endswith(_HLO_PROTO):
         return Contents({_module_name(path, data): data})
+    if name.endswith(usage.PROTO):
+        raise usage.of_proto(path, data)
     for is_kind, describe in _OTHER_KINDS:
         if is_kind(data):
             raise describe(path, data)
@@ -79,6 +68,9 @@ def contents_of(path: Location) -> Contents:
         contents, error = Contents({}), failed
     if not contents.modules and _is_hlo_proto(data):
         return Contents({_module_name(path, data): data})
+    listing = None if contents.modules else _memory_profile(path, data)
+    if listing is not None:
+        raise listing
     if error is not None:
         raise error
     return contents
@@ -111,9 +103,15 @@ def _of_gzip(path: Location, data: bytes) -> ProfileError:
         return ProfileError(f"{path} is compressed and cannot be read: {error}", str(path))
     if not unpacker.eof and not unpacker.unconsumed_tail:
         return ProfileError(f"{path} is compressed, and its end is missing", str(path))
-    found = described_profile(content)
+    listing = _memory_profile(path, content)
+    return listing or ProfileError(f"{path} is compressed: decompress it first", str(path))
+
+
+def _memory_profile(path: Location, data: bytes) -> Listing | None:
+    """What a device memory profile holds; None if the bytes are something else."""
+    found = described_profile(data)
     if found is None:
-        return ProfileError(f"{path} is compressed: decompress it first", str(path))
+        return None
     sentence, rows = found
     text = (
         f"{path} is a device memory profile, as jax.profiler.save_device_memory_profile writes it: "
@@ -139,30 +137,6 @@ def _of_json(path: Location, data: bytes) -> ProfileError:
     return ProfileError(f"{path} is JSON, but not of XProf's Memory Viewer", str(path))
 
 
-def _of_usage_report(path: Location, data: bytes) -> ProfileError:
-    """XLA's memory usage report, which has totals and no program."""
-    found = [
-        (format_size(int(size)), space.decode(errors="replace"))
-        for space, size in _TOTAL.findall(data)
-    ]
-    totals = [f"{size} in {space}" if space else size for size, space in found]
-    text = (
-        f"{path} is XLA's memory usage report: {', '.join(totals[:5])}. It holds no program, so "
-        "it has no peak; --xla_dump_hlo_as_proto in XLA_FLAGS dumps an .hlo.pb file, which "
-        "has one"
-    )
-    return Listing.of(text, str(path), list(_usage_rows(data.decode(errors="replace"))))
-
-
-def _usage_rows(report: str) -> Iterator[Row]:
-    """The allocations of a memory usage report; of a newer one the places in them."""
-    allocations = [(size, f"{name}: {what}") for name, size, what in _ALLOCATION.findall(report)]
-    for size, what in allocations or _PLACE.findall(report):
-        known = read_size(size)
-        if known is not None and known.size_bytes:
-            yield Row(known.size_bytes, None, what.strip(" :"))
-
-
 def _of_text(path: Location, data: bytes) -> ProfileError:
     return ProfileError(
         f"{path} is text, not a profile: `hbmwatch explain` reads logs, and `hbmwatch peak` reads "
@@ -171,7 +145,7 @@ def _of_text(path: Location, data: bytes) -> ProfileError:
     )
 
 
-def _is_text(data: bytes) -> bool:
+def is_text(data: bytes) -> bool:
     """Whether the bytes are text; what a proto begins with is a control character."""
     start = data[:512]
     return bool(start) and not any(byte < 9 or 13 < byte < 27 for byte in start) and start[0] > 31
@@ -182,6 +156,6 @@ _OTHER_KINDS: tuple[
 ] = (
     (lambda data: data.startswith(_GZIP), _of_gzip),
     (lambda data: data[:1] in (b"{", b"["), _of_json),
-    (lambda data: _TOTAL.search(data[:4096]) is not None, _of_usage_report),
-    (_is_text, _of_text),
+    (usage.is_report, usage.of_text),
+    (is_text, _of_text),
 )

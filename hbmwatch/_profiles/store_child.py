@@ -35,7 +35,7 @@ _NO_CREDENTIALS = {
     "ClientAuthenticationError",
 }
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NOT_SHOWN = re.compile(r"\?\S+|^\[Errno -?\d+\] ")
+_NOT_SHOWN = re.compile(r"\?[^\s\"']+|^\[Errno -?\d+\] ")
 _LONGEST = 300
 
 

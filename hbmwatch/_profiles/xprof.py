@@ -213,9 +213,9 @@ def to_summary(result: Mapping[str, Any] | None, module: str, memory_space: str)
             parameter_bytes=_field(result, "entryComputationParametersMib"),
             output_bytes=_live_out_bytes(indefinite, parameters=False),
             aliased_bytes=_live_out_bytes(indefinite, parameters=True),
-            temporary_bytes=total - _field(result, "indefiniteBufferAllocationMib"),
+            temporary_bytes=max(total - _field(result, "indefiniteBufferAllocationMib"), 0),
             total_allocation_bytes=total,
-            fragmentation_bytes=total - peak if len(heap) else 0,
+            fragmentation_bytes=max(total - peak, 0) if len(heap) else 0,
             ops=_rows(result, memory_space),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:

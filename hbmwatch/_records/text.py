@@ -77,8 +77,11 @@ def _fitting(text: str, width: int) -> str:
     """As much of the start of a text as has this many columns."""
     if text.isascii():
         return text[:width]
-    while columns(text) > width:
-        text = text[:-1]
+    used = 0
+    for number, character in enumerate(text):
+        used += columns(character)
+        if used > width:
+            return text[:number]
     return text
 
 
@@ -132,7 +135,7 @@ def packed(items: Iterable[str], indent: int, look: Look = PLAIN, joint: str = "
     """Items side by side, on as few lines as possible without breaking one."""
     lines: list[str] = []
     for item in items:
-        if lines and len(lines[-1]) + len(joint) + len(item) <= look.width:
+        if lines and columns(lines[-1]) + len(joint) + columns(item) <= look.width:
             lines[-1] += f"{joint}{item}"
         else:
             lines[-1:] = [line + joint.rstrip() for line in lines[-1:]]
@@ -144,6 +147,8 @@ def wrapped(
     text: str, indent: int = 2, hang: int = 3, whole_words: bool = False, look: Look = PLAIN
 ) -> list[str]:
     """Text broken at spaces; with `whole_words` only there, so that a path can be copied."""
+    if columns(text) != len(text):
+        return _wrapped_by_columns(text, " " * indent, " " * (indent + hang), whole_words, look)
     import textwrap
 
     return textwrap.wrap(
@@ -154,6 +159,29 @@ def wrapped(
         break_long_words=not whole_words,
         break_on_hyphens=False,
     )
+
+
+def _wrapped_by_columns(
+    text: str, first: str, others: str, whole_words: bool, look: Look
+) -> list[str]:
+    """What textwrap does, which counts characters, for text that has wide ones.
+
+    A word that is longer than a line is broken, as Chinese has no spaces.
+    """
+    lines, line = [], first
+    for word in text.split():
+        gap = "" if line in (first, others) else " "
+        room = look.width - columns(line) - len(gap)
+        if columns(word) > room and not whole_words:
+            while columns(word) > look.width - len(others):
+                start = _fitting(word, max(room, 0))
+                lines.append(f"{line}{gap}{start}".rstrip())
+                word, line, gap, room = word[len(start) :], others, "", look.width - len(others)
+        if gap and columns(word) > room:
+            lines.append(line)
+            line, gap = others, ""
+        line += gap + word
+    return [*lines, line]
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -112,11 +112,34 @@ class Comparison:
     def findings(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]] | None:
         """The findings that only the first program has, and those that only the second has.
 
-        None if one of the reports could not look for any.
+        None if one of the reports could not look for any, or not for all that the other has.
         """
         if any(text.startswith("findings") for text in (*self.before.missing, *self.after.missing)):
             return None
+        if self.why_no_findings():
+            return None
         return _without_pairs(self.before.findings, self.after.findings)
+
+    def why_no_findings(self) -> str:
+        """Why the findings say nothing of the change; "" if they do, or if there are none."""
+        if not self.before.findings and not self.after.findings:
+            return ""
+        reports = (self.before, self.after)
+        failed = [bool(report.message.text) for report in reports]
+        if failed[0] != failed[1]:
+            which = "first" if failed[1] else "second"
+            return (
+                f"The findings cannot be compared: the {which} is not of a failure, for which more "
+                "are looked for."
+            )
+        limited = [report.message.limit_bytes is not None for report in reports]
+        if not failed[0] and limited[0] != limited[1]:
+            which = "first" if limited[1] else "second"
+            return (
+                f"The findings cannot be compared: those of the {which} were looked for without a "
+                "limit."
+            )
+        return ""
 
     def to_dict(self, grouping: str = "origin") -> dict[str, Any]:
         """The comparison as JSON-able values, with the schema version of reports.

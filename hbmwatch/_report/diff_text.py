@@ -43,7 +43,7 @@ def diff_text(
     findings = _findings(comparison, look)
     if found or any(entry.before_bytes != entry.after_bytes for entry in account):
         lines += _account(account)
-    elif not findings:
+    elif not any(comparison.findings() or ()):
         lines.append("  no changes")
     if found:
         by = "" if grouping == "origin" else f", by {GROUPINGS[grouping]}"
@@ -124,7 +124,7 @@ def _findings(comparison: Comparison, look: Look) -> list[str]:
     """The findings that only one of the programs has."""
     found = comparison.findings()
     if found is None:
-        return []
+        return wrapped(comparison.why_no_findings(), look=look)
     lines = []
     for head, findings in (("that are gone", found[0]), ("that are new", found[1])):
         lines += [f"  Findings {head}"] if findings else []

@@ -187,6 +187,8 @@ def _array(value: Any, where: str) -> Any:
         array = np.asarray(value, dtype=np.int64)
     except OverflowError as error:
         raise ValueError(f"{where} has an int of more than 64 bits") from error
+    if (array < 0).any():
+        raise ValueError(f"{where} has an item below 0")
     array.flags.writeable = False
     return array
 
@@ -194,8 +196,9 @@ def _array(value: Any, where: str) -> Any:
 def _checked(kind: type[Any], value: Any, where: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{where} is {_short(value)}, not {_KINDS[kind]}")
-    if kind is int and abs(value) >= _SIZE_LIMIT:
-        raise ValueError(f"{where} has more than 64 digits")
+    if kind is int and not 0 <= value < _SIZE_LIMIT:
+        problem = "is below 0" if value < 0 else "has more than 64 digits"
+        raise ValueError(f"{where} {problem}")
     return value
 
 

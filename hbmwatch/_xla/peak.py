@@ -66,11 +66,11 @@ def peak_summary(program: Program, memory_space: str = "hbm") -> PeakSummary:
         peak_position=int(heap_bytes.argmax()) if heap.sizes else None,
         heap_bytes=heap_bytes,
         parameter_bytes=sum(a.size for a in parameters),
-        output_bytes=sum(a.size for a in live_out) - aliased_bytes,
+        output_bytes=max(sum(a.size for a in live_out) - aliased_bytes, 0),
         aliased_bytes=aliased_bytes,
         temporary_bytes=sum(a.size for a in allocations if not has_indefinite_lifetime(a)),
         total_allocation_bytes=total_bytes,
-        fragmentation_bytes=total_bytes - peak_bytes if heap.sizes else 0,
+        fragmentation_bytes=max(total_bytes - peak_bytes, 0) if heap.sizes else 0,
         ops=_rows(program, live, shapes, heap.spans, memory_space),
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hbmwatch._xla.protos import LayoutProto, ShapeProto, TileProto
 from hbmwatch._xla.types import PrimitiveType, element_bits, type_name
@@ -65,9 +66,7 @@ def shape_text(shape: ShapeProto) -> str:
         return f"b({', '.join(map(shape_text, shape.tuple_shapes))})"
     if kind in _NO_ARRAYS:
         return f"{_NO_ARRAYS[kind]}[]"
-    text = (
-        f"{type_name(kind)}[{','.join(_dimension(shape, i) for i in range(len(shape.dimensions)))}]"
-    )
+    text = f"{type_name(kind)}[{','.join(_dimensions(shape))}]"
     layout = _layout(shape.layout) if shape.HasField("layout") else "{}"
     return text if layout == "{}" else text + layout
 
@@ -78,13 +77,12 @@ def _tuple_entry(position: int, shape: ShapeProto) -> str:
     return number + shape_text(shape)
 
 
-def _dimension(shape: ShapeProto, position: int) -> str:
-    """A dimension; "<=8" if 8 is a bound, "?" if there is no bound."""
-    size = shape.dimensions[position]
-    dynamic = position < len(shape.is_dynamic_dimension) and shape.is_dynamic_dimension[position]
-    if not dynamic:
-        return str(size)
-    return "?" if size == _UNBOUNDED else f"<={size}"
+def _dimensions(shape: ShapeProto) -> Iterator[str]:
+    """The dimensions; "<=8" if 8 is a bound, "?" if there is no bound."""
+    sizes, dynamic = list(shape.dimensions), list(shape.is_dynamic_dimension)
+    for size, is_dynamic in itertools.zip_longest(sizes, dynamic[: len(sizes)]):
+        bound = "?" if size == _UNBOUNDED else f"<={size}"
+        yield bound if is_dynamic else str(size)
 
 
 def _layout(layout: LayoutProto) -> str:

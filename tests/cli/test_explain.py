@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import pytest
 
 from hbmwatch import OomReport, parse_oom, parse_ooms
@@ -133,6 +134,26 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
         "",
         "hbmwatch: cannot read /dev/zero: it is a device\n",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_profile_is_named(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path, compressed: bool
+) -> None:
+    """It is no log; of a device memory profile the sentence is that of `peak`."""
+    if compressed:
+        jax.profiler.save_device_memory_profile(str(tmp_path / "memory.prof"))
+        file, says = tmp_path / "memory.prof", "is a device memory profile, as jax.profiler."
+    else:
+        (file,) = profile.rglob("*.xplane.pb")
+        says = "is a profile: `hbmwatch peak` reads it"
+    status, out, err = run(capsys, "explain", str(file))
+
+    first, second = err.splitlines()
+    assert (status, out) == (1, "")
+    assert first == "hbmwatch: no device out-of-memory error found in the input"
+    assert second.startswith(f"hbmwatch: {file} {says}")
 
 
 def zstd(data: bytes) -> bytes:

@@ -101,6 +101,17 @@ def test_a_script_runs_as_without(name: str, tmp_path: Path) -> None:
     assert ran == outcome(*arguments, cwd=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["what it sees", "status", "an error", "syntax", "future"])
+def test_the_source_on_stdin_runs_as_without(name: str, tmp_path: Path) -> None:
+    """As with python -."""
+    source = PROGRAMS[name].encode()
+    arguments = ["-", "--steps", "3", "-m"]
+
+    ran = outcome("-m", "hbmwatch", "run", *arguments, cwd=tmp_path, input=source)
+
+    assert ran == outcome(*arguments, cwd=tmp_path, input=source)
+
+
 @pytest.mark.parametrize("name", ["what it sees", "exit handlers", "an error", "interrupted"])
 def test_a_module_runs_as_without(name: str, tmp_path: Path) -> None:
     """A module of a package, and a package with a main module, as with python -m."""
@@ -168,6 +179,75 @@ def test_an_oom_prints_the_report_in_place_of_frames(tmp_path: Path) -> None:
     assert "the report is in oom.html" in err
     assert (tmp_path / "oom.html").read_text().startswith("<!doctype html>")
     assert len(list((tmp_path / "logs").rglob("report.json"))) == 1
+
+
+STEP = """
+import jax, jax.numpy as jnp, threading
+def fill(x): return jnp.broadcast_to(x[0], (2**24, 2**24)) + 1
+step = jax.jit(fill)
+x = jnp.ones(8)
+"""
+OF_THREADS = {
+    "in a thread": "threading.Thread(target=lambda: step(x).block_until_ready(), name='w').start()",
+    "from stdin": "step(x).block_until_ready()",
+    "in a group": """
+try:
+    step(x).block_until_ready()
+except Exception as error:
+    raise ExceptionGroup("all errors", [ValueError("another one"), error])
+""",
+    "in a group of tasks": """
+import asyncio
+async def work(): step(x).block_until_ready()
+async def main():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work())
+asyncio.run(main())
+""",
+    "a cause": """
+try:
+    step(x).block_until_ready()
+except Exception as error:
+    raise OSError("the worker failed") from error
+""",
+}
+
+
+@pytest.mark.parametrize("name", OF_THREADS)
+def test_an_oom_elsewhere_than_at_the_end_of_a_script_has_its_report(
+    name: str, tmp_path: Path
+) -> None:
+    """It names the program that failed, and --html writes it; the frames of a group stay."""
+    source = f"{STEP}{OF_THREADS[name]}\nprint('end')\n"
+    (tmp_path / "script.py").write_text(source)
+    script = "-" if name == "from stdin" else "script.py"
+
+    status, out, err = outcome(
+        "-m", "hbmwatch", "run", "--html", "oom.html", script, cwd=tmp_path, input=source.encode()
+    )
+
+    in_thread = name == "in a thread"
+    assert (status, out) == ((0, "end\n") if in_thread else (1, ""))
+    probably, number = ("probably ", "(4)") if name == "from stdin" else ("", "")  # it has no lines
+    assert f"hbmwatch: {probably}jit_fill{number} ran out of memory at run time on CPU\n" in err
+    assert ("Traceback" in err) == (name not in ("in a thread", "from stdin"))
+    assert err.startswith("Exception in thread w:\nhbmwatch: jit_fill ran") == in_thread
+    assert "1.00 PiB" in (tmp_path / "oom.html").read_text()
+
+
+HOOK_OF_THREADS = """
+threading.excepthook = lambda failed: print("own", failed.exc_type.__name__, failed.thread.name)
+"""
+
+
+def test_the_programs_own_hook_of_threads_is_called_as_without(tmp_path: Path) -> None:
+    """It replaces ours, as it replaces Python's."""
+    source = STEP + HOOK_OF_THREADS + OF_THREADS["in a thread"]
+    (tmp_path / "script.py").write_text(source)
+
+    ran = outcome("-m", "hbmwatch", "run", "script.py", cwd=tmp_path)
+
+    assert ran == (0, "own JaxRuntimeError w\n", "")
 
 
 NO_DESCRIPTOR = """

@@ -101,6 +101,30 @@ def test_a_device_memory_profile_says_what_is_live(dumped: Path) -> None:
     )
 
 
+@pytest.mark.slow
+def test_a_memory_usage_report_as_a_proto_is_named(dumped: Path) -> None:
+    """With its total and allocations; what is not there yet in an older jax is not tested."""
+    found = [*(dumped / "protos").glob("*jit_step*memory-usage-report.pb")]
+    if not found:
+        pytest.skip("this jaxlib dumps no memory usage report as a proto")
+    listing = listing_of(found[0])
+    sentence = str(listing).removeprefix(f"{found[0]} ")
+    assert sentence.startswith("is XLA's memory usage report: 34.3 MiB. It holds no program, so")
+    assert listing.rows[0].size_bytes == 4 * 3000**2
+    assert listing.rows[0].what
+
+
+@pytest.mark.slow
+def test_a_device_memory_profile_need_not_be_compressed(dumped: Path) -> None:
+    """As pprof reads it, it may be unzipped."""
+    file = dumped / "memory.pb"
+    file.write_bytes(gzip.decompress((dumped / "memory.prof").read_bytes()))
+    compressed = listing_of(dumped / "memory.prof")
+    listing = listing_of(file)
+    assert listing.rows == compressed.rows
+    assert refusal(file) == str(compressed).removeprefix(f"{dumped / 'memory.prof'} ")
+
+
 OLD_USAGE = """Total bytes used: 16777236 (16.00MiB)
 
 Allocations sorted by size:

@@ -206,7 +206,10 @@ FAULTS = {
     "no such bucket": ("s3://none", "no such bucket or folder (The specified bucket does not exis"),
     "no such bucket (gs)": ("gs://none", "no such bucket or folder"),
     "no credentials": ("s3://bucket/x", "no credentials (Unable to locate credentials)"),
-    "refused": ("s3://bucket/x", "connection refused (Could not connect to the endpoint URL"),
+    "refused": (
+        "s3://bucket/x",
+        'connection refused (Could not connect to the endpoint URL: "CLOSED/bucket/x/',
+    ),
     "silent": ("s3://bucket/x", "no answer within 2 s"),
     "silent (gs)": ("gs://bucket/x", "no answer within 2 s"),
     "full": (
@@ -224,6 +227,7 @@ def test_a_fault_is_a_sentence(
 ) -> None:
     """The error gets out with its report, the run stays on this host, and the reason is named."""
     logdir, reason = FAULTS[case]
+    reason = reason.replace("CLOSED", closed)
     for name, value in variables(case, servers, silent, closed).items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -15,8 +16,14 @@ from hbmwatch import DeviceMemory, OomMessage, OomReport, PeakOp
 from hbmwatch._records.buffer_table import buffer_rows
 from hbmwatch._records.look import Look
 from hbmwatch._records.memory_spaces import ON_CHIP
-from hbmwatch._records.text import clean, columns, memory_space_name
-from hbmwatch._report.text import headline
+from hbmwatch._records.text import (
+    _wrapped_by_columns,
+    clean,
+    columns,
+    memory_space_name,
+    wrapped,
+)
+from hbmwatch._report.text import headline, report_text
 
 # Each <case>.json is a report that a real failure gave, and <case>.txt how it reads.
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -75,6 +82,53 @@ def test_a_wide_character_takes_two_columns() -> None:
     assert max(map(columns, rows)) <= 99
     narrow = buffer_rows([(1, op) for op in ops], 3, Look(width=60))
     assert max(map(columns, narrow)) <= 60
+
+
+@given(
+    st.text(st.sampled_from("ab 数据，  ー한e\u0301"), max_size=200),
+    st.integers(0, 6),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_a_sentence_with_wide_characters_fits_its_lines(
+    text: str, indent: int, hang: int, whole_words: bool
+) -> None:
+    """Nothing of it is lost; only a word that has to stay whole may be longer than a line."""
+    look = Look(width=20)
+    lines = wrapped(text, indent, hang, whole_words, look)
+
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    for line in lines:
+        assert columns(line) <= 20 or (whole_words and " " not in line.strip())
+        assert line.startswith(" " * (indent + hang if line is not lines[0] else indent))
+
+
+@given(
+    st.text("abcdefgh  ", max_size=300).map(lambda text: " ".join(text.split())),
+    st.integers(0, 6),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_words_are_broken_as_textwrap_breaks_them(
+    text: str, indent: int, hang: int, whole_words: bool
+) -> None:
+    """Lines of ASCII and of wide characters look alike."""
+    look = Look(width=20)
+    others = " " * (indent + hang)
+    lines = _wrapped_by_columns(text, " " * indent, others, whole_words, look)
+
+    assert (lines if text else []) == wrapped(text, indent, hang, whole_words, look)
+
+
+def test_a_report_in_chinese_fits_its_width() -> None:
+    """Its notes, findings and the lines of its arguments."""
+    stored = OomReport.from_dict(json.loads((GOLDEN / "train.json").read_text()))
+    report = dataclasses.replace(
+        stored, notes=("数据训练 " * 60, "显存不足" * 60), function="训练步骤" * 9
+    )
+
+    for width in (60, 99):
+        assert max(map(columns, report_text(report, look=Look(width)).splitlines())) <= width
 
 
 def test_a_memory_space_has_the_name_of_xla_s_documentation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,18 @@ def test_a_shape_of_impossible_dimensions_is_shown(
     assert (status, "1 MiB" in out, err) == (0, True, "")
 
 
+def test_the_time_grows_with_the_number_of_dimensions(tmp_path: Path) -> None:
+    """Four times the dimensions take less than eight times the processor time."""
+    seconds = []
+    for count in (250_000, 1_000_000):
+        file = profile(tmp_path, [2**62] * count, [2**20])
+        start = time.process_time()
+        summary = load_peak_summary(file)
+        seconds.append(time.process_time() - start)
+        assert (summary.peak_bytes, len(summary.ops[0].shape)) == (2**20, 20 * count + 4)
+    assert seconds[1] < 8 * max(seconds[0], 0.01)
+
+
 @pytest.mark.parametrize(
     ("dimensions", "expected"),
     [([], 1), ([2, 3], 6), ([2**62, 2], 2**63), ([2**62] * 1000, 2**63), ([2**62] * 9 + [0], 0)],
@@ -103,3 +116,23 @@ def test_a_file_that_no_profile_can_be_is_not_read(tmp_path: Path) -> None:
         load_peak_summary(file)
 
     assert str(caught.value) == f"cannot read {file}: it is larger than 2 GiB"
+
+
+def test_a_file_of_zeros_is_not_read(tmp_path: Path) -> None:
+    """A sparse file of a gigabyte would take a gigabyte of memory to be no profile."""
+    file = tmp_path / "zeros.xplane.pb"
+    with file.open("wb") as sparse:
+        sparse.truncate(2**30)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProfileError) as caught:
+            load_peak_summary(file)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert str(caught.value) == (
+        f"cannot read {file}: it begins with a zero byte, as no profile and no report does"
+    )
+    assert most < 2**20

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hbmwatch import Finding, OomMessage, OomReport, PeakOp, PeakSummary
+from hbmwatch import OomMessage, OomReport, PeakOp, PeakSummary
 from hbmwatch._records.look import Look
 from hbmwatch._records.sizes import format_size
 from hbmwatch._report.comparison import Comparison, Entry
@@ -378,38 +378,3 @@ def _argument(path: str) -> PeakOp:
 def _in(function: str, name: str, source: str, shape: str = "f32[8]{0}") -> PeakOp:
     """A buffer that a function made, by a frame whose function XLA does not name."""
     return dataclasses.replace(_op(name, source, shape=shape), functions=("", function))
-
-
-def _finding(slug: str, title: str) -> Finding:
-    return Finding(slug, title, "", "Do so.", GIB, "derived", "")
-
-
-def test_findings_that_only_one_program_has_are_named() -> None:
-    """Sizes and numbers in a title do not count; the only ones of a kind that are left are one."""
-    reports = [
-        OomReport(OomMessage(""), _summary(_op("dot", "a.py:1")), findings=findings)
-        for findings in (
-            (
-                _finding("residuals", "Rematerialize 2.00 GiB at a.py:14"),
-                _finding("donation", "Donate argument 0"),
-                _finding("logits", "Logits of 8.00 GiB"),
-            ),
-            (
-                _finding("donation", "Donate params"),
-                _finding("residuals", "Rematerialize 3.00 GiB at a.py:15"),
-                _finding("padding", "Padding takes 4.00 GiB"),
-            ),
-        )
-    ]
-    comparison = Comparison(reports[0], reports[1])
-    unknown = dataclasses.replace(reports[1], missing=("findings: the program is not there",))
-
-    assert diff_text(comparison).splitlines() == [
-        "Memory of jit_step: 1.00 GiB -> 1.00 GiB (+0 B)",
-        "  Findings that are gone",
-        "    Logits of 8.00 GiB (frees up to 1.00 GiB)",
-        "  Findings that are new",
-        "    Padding takes 4.00 GiB (frees up to 1.00 GiB)",
-    ]
-    assert Comparison(reports[0], unknown).findings() is None
-    assert "Findings" not in diff_text(Comparison(reports[0], unknown))

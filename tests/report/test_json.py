@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from hbmwatch import (
 from hbmwatch._report.text import headline
 
 _TEXT = st.text(st.characters(), max_size=12)  # lone surrogates, too: JSON can hold them
-_BYTES = st.integers(0, 2**50) | st.integers(1 - 10**64, 10**64 - 1)
+_BYTES = st.integers(0, 2**50) | st.integers(0, 10**64 - 1)
 _MAYBE_BYTES = st.none() | _BYTES
 _TOTALS = st.dictionaries(_TEXT, _BYTES, max_size=3)
 _SPECIAL = {
@@ -51,7 +53,7 @@ _SPECIAL = {
     "Literal['allocator', 'reservation', 'driver', 'host'] | None": st.sampled_from(
         (None, "driver", "host")
     ),
-    "npt.NDArray[np.int64]": st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4).map(
+    "npt.NDArray[np.int64]": st.lists(st.integers(0, 2**63 - 1), max_size=4).map(
         lambda sizes: np.asarray(sizes, dtype=np.int64)
     ),
 }
@@ -179,8 +181,13 @@ _GOOD: dict[str, Any] = OomReport(OomMessage("x")).to_dict()
         ({**_GOOD, "process_index": None}, "report.process_index is None, not an int"),
         ({**_GOOD, "process_index": 10**64}, "report.process_index has more than 64 digits"),
         (
-            {**_GOOD, "breakdown": {"total": -(10**64)}},
+            {**_GOOD, "breakdown": {"total": 10**64}},
             "report.breakdown['total'] has more than 64 digits",
+        ),
+        ({**_GOOD, "breakdown": {"total": -1}}, "report.breakdown['total'] is below 0"),
+        (
+            {**_GOOD, "message": {"text": "", "limit_bytes": -1}},
+            "report.message.limit_bytes is below 0",
         ),
         ({**_GOOD, "breakdown": {"total": "x"}}, "report.breakdown['total'] is 'x', not an int"),
         ({**_GOOD, "rollup": {"role": 1}}, "report.rollup['role'] is 1, not a mapping"),
@@ -330,3 +337,29 @@ def test_a_lambda_has_the_fingerprint_of_its_module() -> None:
     message = OomMessage("", "gpu", "run", memory_space="hbm", module="jit__lambda_")
 
     assert OomReport(message).fingerprint() == _named("<lambda>").fingerprint()
+
+
+def _numbers(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the whole numbers of a report's values are."""
+    if isinstance(values, (dict, list)):
+        pairs = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in pairs:
+            yield from _numbers(value, (*path, key))
+    elif type(values) is int and path != ("schema",):
+        yield path
+
+
+def test_no_number_of_a_report_may_be_below_zero() -> None:
+    """Sizes, counts and positions: a report with such a number would show nonsense."""
+    text = (Path(__file__).parents[1] / "golden" / "train.json").read_text()
+    text = json.dumps(OomReport.from_dict(json.loads(text)).to_dict())
+    paths = [*_numbers(json.loads(text))]
+    assert len(paths) > 50
+    for path in paths:
+        values = json.loads(text)
+        inner = values
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = -1
+        with pytest.raises(ValueError, match="below 0"):
+            OomReport.from_dict(values)
