@@ -193,7 +193,7 @@ _DRIVER_WORDINGS = (
         "gpu-nccl-alloc",  # RCCL has the same words, with "CUDA" too
         _DRIVER,
         "ailed to CUDA ",
-        "[cm]alloc(?: async)?(?: <#requested_bytes> bytes)?",
+        r"[cm]alloc(?![\w-])(?: async)?(?: <#requested_bytes> bytes)?",
         "quoted",
     ),
     Wording(

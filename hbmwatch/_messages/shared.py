@@ -23,7 +23,7 @@ _CPU_WORDINGS = (
 
 # Tenstorrent's allocator. All figures but the first one are those of one bank of the memory.
 _BANKS = (
-    " B {space} buffer",
+    r" B {space} buffer\b",
     r" across \d{1,4} banks",
     ", where each bank needs to store <#requested_bytes> B",
     ", but bank size is (?:only )?<#limit_bytes> B",

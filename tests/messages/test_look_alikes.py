@@ -127,6 +127,8 @@ HARMLESS = {
         "cuda_dnn.cc:535] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR"
     ),
     "an allocation of another program": "could not allocate buffer of size: 4096",
+    "prose on NCCL": "it failed to CUDA malloc-like functions",
+    "several buffers": "Not enough space to allocate 4 B DRAM buffers",
     "space on a disk": "Not enough space to allocate 2097152 B for the swap file across 2 disks",
     "resources of ROCm with free memory": (
         "rocdevice.cpp:3582: aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime "
