@@ -49,7 +49,8 @@ def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
         return None
     batch = facts.batch
     scales = bool(batch.arguments)
-    if batch.scaling_bytes < LEAST_SHARE_OF_OVER_LIMIT * (over or 0):
+    least = max(LEAST_SHARE_OF_OVER_LIMIT * (over or 0), facts.minimum_saving_bytes)
+    if batch.scaling_bytes < least:
         scales = False
     largest = _largest_group(facts, others)
     if others and not scales and all_bytes(largest) < facts.minimum_saving_bytes:

@@ -139,7 +139,8 @@ def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Fi
     paths = list_some(short_paths(leaf.path for leaf in leaves))
     largest = max(leaves, key=lambda leaf: leaf.size_bytes)
     how = "in_shardings and out_shardings, or device_put before the call"
-    how = "out_shardings" if all(leaf.is_output for leaf in leaves) else how
+    only_outputs = all(leaf.is_output for leaf in leaves)
+    how = "out_shardings" if only_outputs else how
     return ADVICE.finding(
         title=f"Shard {paths}: fully replicated on all {facts.device_count} devices",
         evidence=f"Each of the {facts.device_count} devices holds {plural(len(leaves), 'leaf')} "
@@ -147,6 +148,7 @@ def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Fi
         f"{largest.path}, {largest.how}.",
         remedy=f"Give them a NamedSharding over the mesh ({how}).",
         saves_bytes=freed,
+        change="" if only_outputs else None,  # verify shards arguments
         buffers=dict.fromkeys([*rows, *temporaries]),
     )
 

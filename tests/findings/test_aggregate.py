@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
+from hbmwatch._analysis import facts as facts_module
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings import aggregate, classify, fitting_batch, state_copies
 from hbmwatch._findings.fitting_batch import fitting_length
@@ -16,7 +17,7 @@ from tests.oom_programs.base import array, on_one
 
 
 def inference(
-    limit_mib: float = 15,
+    limit_mib: float | None = 15,
     batch: int = 1024,
     fixed_mib: int = 8,
     used: float = 0,
@@ -28,6 +29,8 @@ def inference(
     hlo.parameter(fixed_mib, 512, 512, path="w")
     made = [hlo.add("sort", x, dims=(batch, 2048), name=f"{name}{n}") for n in "ab"]
     total = fixed_mib + batch * 17 / 1024
+    if limit_mib is None:
+        return hlo.facts(made)
     return hlo.facts(made, message=limited(limit_mib, used or total))
 
 
@@ -54,6 +57,19 @@ def test_a_batch_below_half_of_what_is_over_is_not_named(
     finding = aggregate.find(inference(used=used_mib))
 
     assert aggregate.LEAST_SHARE_OF_OVER_LIMIT == 0.5
+    assert finding is not None
+    assert ("scales with the rows of x" in finding.evidence) == names_batch
+    assert (finding.certainty == "derived") == names_batch
+
+
+@pytest.mark.parametrize(("fixed_mib", "names_batch"), [(833, True), (834, False)])
+def test_a_batch_that_is_hardly_any_of_the_peak_is_not_named(
+    fixed_mib: int, names_batch: bool
+) -> None:
+    """A run-time failure does not say how much is over; 17 MiB are a fiftieth of 850."""
+    finding = aggregate.find(inference(limit_mib=None, fixed_mib=fixed_mib))
+
+    assert facts_module.SHARE_OF_PEAK == 0.02
     assert finding is not None
     assert ("scales with the rows of x" in finding.evidence) == names_batch
     assert (finding.certainty == "derived") == names_batch

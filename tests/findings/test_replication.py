@@ -64,6 +64,7 @@ def test_a_result_is_sharded_by_out_shardings_alone() -> None:
 
     assert finding is not None
     assert finding.remedy == "Give them a NamedSharding over the mesh (out_shardings)."
+    assert finding.change == ""  # verify shards arguments
 
 
 def batch(axes: dict[str, int], sharded: bool = False) -> ProgramFacts:
