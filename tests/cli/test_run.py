@@ -9,6 +9,7 @@ import zipapp
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from tests.cli.support import run_in_child
@@ -228,8 +229,8 @@ def test_an_oom_elsewhere_than_at_the_end_of_a_script_has_its_report(
 
     in_thread = name == "in a thread"
     assert (status, out) == ((0, "end\n") if in_thread else (1, ""))
-    probably, number = ("probably ", "(4)") if name == "from stdin" else ("", "")  # it has no lines
-    assert f"hbmwatch: {probably}jit_fill{number} ran out of memory at run time on CPU\n" in err
+    guess = r"probably jit_fill\(\d\)" if name == "from stdin" else "jit_fill"  # stdin has no lines
+    assert re.search(f"hbmwatch: {guess} ran out of memory at run time on CPU\n", err)
     assert ("Traceback" in err) == (name not in ("in a thread", "from stdin"))
     assert err.startswith("Exception in thread w:\nhbmwatch: jit_fill ran") == in_thread
     assert "1.00 PiB" in (tmp_path / "oom.html").read_text()
@@ -247,7 +248,7 @@ def test_the_programs_own_hook_of_threads_is_called_as_without(tmp_path: Path) -
 
     ran = outcome("-m", "hbmwatch", "run", "script.py", cwd=tmp_path)
 
-    assert ran == (0, "own JaxRuntimeError w\n", "")
+    assert ran == (0, f"own {jax.errors.JaxRuntimeError.__name__} w\n", "")
 
 
 NO_DESCRIPTOR = """
