@@ -124,6 +124,10 @@ def test_each_error_of_a_client_has_its_reason() -> None:
         (raising(socket.gaierror(-2, "Name not known")), "unknown host (Name not known)"),
         (raising(TimeoutError()), "no answer"),
         (raising(KeyError("a?X-Amz-Signature=1 b")), "KeyError: 'a b'"),
+        (
+            raising(ConnectionRefusedError('no connection to "http://a:9/b?list-type=2&prefix="')),
+            'connection refused (no connection to "http://a:9/b")',
+        ),
     ]
     for call, text in answers:
         with pytest.raises(Exception) as caught:  # noqa: PT011
