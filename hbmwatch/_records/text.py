@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 # How long foreign text is at most: a name, a word of a sentence, and a sentence.
 _NAME, _WORD, _SENTENCE = 99, 240, 1200
-_SPACES = {"hbm": "HBM", "host": "host memory"} | {name: name.upper() for name in ON_CHIP}
+_SPACES = {"hbm": "HBM", "host": "host memory"} | {
+    name: name.upper() for name in (*ON_CHIP, "dram", "l1")
+}
 SMALL_BUFFERS = "buffers smaller than 16 KiB, combined"
 _PLURALS = {
     "parameter": "arguments",

@@ -63,7 +63,7 @@ def curves_page(
         curves: A name and a peak for each curve: the step before, and after.
         limit_bytes: A line at the memory that is available; None for no line.
     """
-    top = max([limit_bytes or 1, *(summary.peak_bytes for _, summary in curves)])
+    top = max([1, limit_bytes or 0, *(summary.peak_bytes for _, summary in curves)])
     classes = ("before", "after")
     drawn, legend = [], []
     for style, (name, summary) in zip(classes, curves, strict=False):
@@ -86,7 +86,7 @@ def curves_page(
 
 def curve_picture(summary: PeakSummary, limit_bytes: int | None) -> tuple[str, str]:
     """A memory curve as an SVG document of its own, and the same in words."""
-    top = max(limit_bytes or 1, summary.peak_bytes)
+    top = max(1, limit_bytes or 0, summary.peak_bytes)
     label = f"Memory curve of the program: peak {format_size(summary.peak_bytes)}"
     limit = ""
     if limit_bytes is not None:

@@ -133,7 +133,13 @@ def test_a_report_in_chinese_fits_its_width() -> None:
 
 def test_a_memory_space_has_the_name_of_xla_s_documentation() -> None:
     """On-chip memory is written in capitals; a space that is not known keeps its name."""
-    known = {"hbm": "HBM", "host": "host memory", **{name: name.upper() for name in ON_CHIP}}
+    known = {
+        "dram": "DRAM",
+        "l1": "L1",
+        "hbm": "HBM",
+        "host": "host memory",
+        **{name: name.upper() for name in ON_CHIP},
+    }
 
     assert {name: memory_space_name(name) for name in known} == known
     assert memory_space_name("sparsecore") == "sparsecore"
