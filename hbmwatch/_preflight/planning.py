@@ -120,12 +120,12 @@ class Search:
 
     def _next(self, change: Change, edits: Edits, verdict: Fit | None) -> Edit | None:
         """The next edit, given the verdict on the one before; None where there is none."""
-        if self._tries.is_over:
+        try:
+            edit = None if self._tries.is_over else edits.send(verdict)
+            if not self._tries.is_over:
+                return edit
             self.error = NO_TIME
             self.untried.setdefault(change.name, NO_TIME)
-            return None
-        try:
-            return edits.send(verdict)
         except StopIteration:
             pass
         except NothingToChange as reason:

@@ -74,8 +74,11 @@ class Tries:
 
     @property
     def is_over(self) -> bool:
-        """Whether too little time is left to trace a changed step, which nothing interrupts."""
-        return self.left_s <= self.trace_s
+        """Whether too little time is left to trace a changed step, which nothing interrupts.
+
+        To place a checkpoint takes up to twice as long as to trace the step.
+        """
+        return self.left_s <= 2 * self.trace_s
 
     def compile(
         self, call: Call, proof: Proof, share: float = 1.0

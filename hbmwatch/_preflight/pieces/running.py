@@ -97,7 +97,7 @@ class _Holder:
             return jnp.zeros(data.shape, data.dtype)
         if isinstance(self.state, Partial) and self.state.operation in ("max", "min"):
             return jnp.full(shape, _least(dtype, self.state.operation), dtype)
-        return jnp.zeros(shape, _wide(dtype) if isinstance(self.state, Partial) else dtype)
+        return jnp.zeros(shape, _wide(dtype) if self.state == Partial("sum") else dtype)
 
     def add(self, piece: Piece, held: Any, part: Any) -> Any:
         """The holder with one more piece."""

@@ -114,6 +114,24 @@ def test_the_same_cut_is_made_once_for_each_number_of_pieces() -> None:
     assert set(cuts) == {*made, (argument, 4096)}
 
 
+def test_a_narrow_value_that_each_piece_makes_whole_keeps_its_dtype() -> None:
+    """Only sums over the pieces add up in float32."""
+
+    @jax.jit
+    def step(x: Any, narrow: Any) -> Any:
+        start = jnp.zeros(x.shape[1:]), narrow
+        return jax.lax.scan(lambda c, row: ((jnp.tanh(c[0] + row), c[1] * 2), None), start, x)[0]
+
+    args = jnp.arange(4.0 * 512).reshape(4, 512), jnp.arange(8, dtype=jnp.bfloat16)
+    call = call_of(step, shapes(args), {}, None)
+    edits = list(BY_NAME["pieces"].edits(call, None, Asked()))
+    (edit,) = [each for each in edits if each.what == "4 pieces along dimension 1 of x"]
+
+    for found, expected in zip(apply(step, (edit,))(*args), step(*args), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
 def two_products(x: Any) -> Any:
     """A step with several values that have the dimension of the batch."""
     return jnp.sum(jnp.tanh(jnp.tanh(x @ jnp.ones((64, 512))) @ jnp.ones((512, 8))))
