@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ SHARE_OF_OVER_LIMIT = 0.05
 SHARE_OF_PEAK = 0.02
 # Several buffers may reach the minimum together, but nobody looks for a dozen tiny ones.
 LEAST_SHARE_OF_MINIMUM = 1 / 4
+# Up to here, another dimension of a buffer (heads, kernels) may have the length of the batch.
+MOST_BY_CHANCE = 8
 
 
 @dataclass(frozen=True)
@@ -323,12 +325,13 @@ class ProgramFacts:
         )
 
     @functools.cached_property
-    def _sizes(self) -> dict[tuple[int, ...], int]:
-        """The bytes at the peak by dimensions, without constants."""
-        sizes: dict[tuple[int, ...], int] = {}
+    def _sizes(self) -> dict[tuple[tuple[int, ...], bool], int]:
+        """The bytes at the peak by dimensions and by whether a loop stacks them; no constants."""
+        sizes: dict[tuple[tuple[int, ...], bool], int] = {}
         for live in self.live:
             if live.op.kind != "constant":
-                sizes[live.dims] = sizes.get(live.dims, 0) + live.size_bytes
+                key = live.dims, live.loop_buffer is not None
+                sizes[key] = sizes.get(key, 0) + live.size_bytes
         return sizes
 
     @functools.cached_property
@@ -338,12 +341,14 @@ class ProgramFacts:
             return ()
         lengths = self._batch_lengths(self.batch.arguments[0])
         candidates = (live for live in self.live if live.op.kind != "constant")
-        return tuple(live for live in candidates if not lengths.isdisjoint(live.dims))
+        return tuple(
+            live for live in candidates if _scales(live.dims, live.loop_buffer is not None, lengths)
+        )
 
     def _scaling_bytes(self, argument: Argument) -> int:
         """The bytes at the peak that scale with the first dimension of an argument."""
         lengths = self._batch_lengths(argument)
-        return sum(size for dims, size in self._sizes.items() if not lengths.isdisjoint(dims))
+        return sum(size for key, size in self._sizes.items() if _scales(*key, lengths))
 
     def scaled_bytes(self, share: float) -> float:
         """What the bytes that scale with the batch become at a share of its length.
@@ -351,6 +356,12 @@ class ProgramFacts:
         A buffer that has the length twice (all pairs) scales with its square.
         """
         squares = sum(
-            size for dims, size in self._sizes.items() if dims.count(self.batch.length) > 1
+            size for (dims, _), size in self._sizes.items() if dims.count(self.batch.length) > 1
         )
         return share * (self.batch.scaling_bytes - squares) + share**2 * squares
+
+
+def _scales(dims: Sequence[int], stacked: bool, lengths: Set[int]) -> bool:
+    """Whether an array has one of the lengths of a batch; a short one, where a batch is."""
+    first = dims[: 1 + stacked]  # a loop stacks a batch for each step
+    return any(n in (dims if n > MOST_BY_CHANCE else first) for n in lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
@@ -16,7 +17,7 @@ from hbmwatch._findings.fitting_batch import (
     smaller_batch,
 )
 from hbmwatch._findings.libraries import uses
-from hbmwatch._findings.phrases import ERROR_1000, at_line, either, plural
+from hbmwatch._findings.phrases import ERROR_1000, at_line, either, list_some, plural
 from hbmwatch._findings.rows import rows_of_outputs
 from hbmwatch._findings.saved import is_layer_input
 from hbmwatch._findings.verdict import freed_together, left_bytes, unnamed
@@ -33,6 +34,8 @@ LEAST_SHARE_OF_STATE = 0.5
 LEAST_SHARE_OF_REST = 0.5
 # Beside other findings, a group below a tenth of the peak is not what is missing.
 LEAST_SHARE_OF_PEAK = 0.1
+# So many rows are no features, and no other array has as many by chance.
+LEAST_ROWS = 4096
 
 
 def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
@@ -111,12 +114,28 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
     elif kinds == {"output"}:
         changes.append("return less")
     elif "parameter" not in kinds and not any("jit(_" in live.name for live in largest):
-        changes.append("compute the largest buffers in pieces (jax.lax.map over blocks)")
+        rows = _rows(facts, largest)
+        blocks = f"blocks of the rows of {rows}" if rows else "blocks"
+        changes.append(f"compute the largest buffers in pieces (jax.lax.map over {blocks})")
     changes.append("shard over more devices")
     if any(float_bits(live.element_type) for live in largest):
         changes.append("use a narrower dtype")
     text = either(changes)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _rows(facts: ProgramFacts, largest: Sequence[LiveBuffer]) -> str:
+    """The arguments whose first dimensions the largest buffers begin with; "" for none."""
+    dims = largest[0].dims if largest else ()
+    known = (a for a in facts.arguments if a.number not in facts.state)
+    return list_some(
+        argument.path
+        for argument in known
+        if len(dims) > 1
+        and argument.dims[:-1]
+        and math.prod(argument.dims[:-1]) >= LEAST_ROWS
+        and argument.dims[:-1] == dims[: len(argument.dims) - 1]
+    )
 
 
 def _describe_peak(

@@ -148,3 +148,16 @@ def test_a_donated_argument_keeps_its_path_where_a_later_value_reuses_its_memory
     assert [op.path for op in with_roles(facts).ops if op.kind == "parameter"] == [
         facts.argument_rows[row].path for row in rows
     ]
+
+
+@pytest.mark.parametrize(("length", "scaling_mib"), [(8, 3), (9, 7)])
+def test_a_short_batch_is_counted_where_a_batch_is(length: int, scaling_mib: int) -> None:
+    """Heads, or a kernel, may be as many: of a long one, each dimension counts."""
+    hlo = Hlo()
+    x = hlo.parameter(length, 2**18 // length, path="x")
+    first = hlo.add("sort", x, dims=(length, 2**19 // length), name="jit(f)/sort")
+    later = hlo.add("sort", x, dims=(2**20 // length, length), name="jit(f)/sort")
+    batch = hlo.facts((first, later)).batch
+
+    assert facts.MOST_BY_CHANCE == 8
+    assert round(batch.scaling_bytes / MIB) == scaling_mib

@@ -315,3 +315,17 @@ def test_a_state_below_half_of_the_peak_is_not_what_fills_it(rows: int, is_named
 
     assert (finding is not None and finding.title.startswith("The state")) == is_named
     assert aggregate.LEAST_SHARE_OF_STATE == 0.5
+
+
+@pytest.mark.parametrize(("rows", "named"), [(64, " of the rows of rays"), (63, "")])
+def test_pieces_are_those_of_the_rows_that_a_buffer_begins_with(rows: int, named: str) -> None:
+    """Fewer than 4096 rows may be as many by chance."""
+    hlo = Hlo()
+    rays = hlo.parameter(rows, 64, 3, path="rays")
+    made = hlo.add("sort", rays, dims=(rows, 64, 256), name="jit(f)/sort")
+    weights = hlo.parameter(64, rows, path="weights")
+    finding = aggregate.find(hlo.facts((made, hlo.add("sort", weights, dims=(64, rows)))))
+
+    assert aggregate.LEAST_ROWS == 4096
+    assert finding is not None
+    assert f"in pieces (jax.lax.map over blocks{named})" in finding.remedy

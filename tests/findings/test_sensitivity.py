@@ -31,6 +31,9 @@ ANSWERED = {
     "program: analysis/test_live_buffers.py",
     "_analysis.live_buffers.MOST_VISITS": "it bounds the time of a report on a large program: "
     "analysis/test_live_buffers.py",
+    "_analysis.facts.MOST_BY_CHANCE": "batches here are longer: analysis/test_facts.py",
+    "_findings.aggregate.LEAST_ROWS": "arguments here have more rows, or other ones: "
+    "test_aggregate.py",
     "_findings.aggregate.LEAST_SHARE_OF_STATE": "half and double name the same states here: "
     "test_aggregate.py",
     "_findings.attention_scores.PRIOR_WEIGHT": "no other finding is near it here: "
