@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
+
+_MODE = "Use the right mode (jacfwd for few inputs, jacrev for few outputs)"
+_PRODUCTS = "products (jvp, vjp, Hessian-vector) instead of the matrix"
+# A loss that has a Jacobian inside, as of a physics-informed network.
+_IN_LOSS = "jvp(vmap("
+
+
+def _remedy(found: Sequence[Candidate]) -> str:
+    """What to change: chunks alone do not help where a gradient is taken through them."""
+    if not any(_IN_LOSS in candidate.names for candidate in found):
+        return ADVICE.remedy
+    return (
+        f"{_MODE}, or {_PRODUCTS}. A gradient is taken through it: chunks of the basis need "
+        "jax.checkpoint around each chunk. Or take the gradient of the loss for fewer points at a "
+        "time, and add the gradients up."
+    )
+
 
 ADVICE = BufferAdvice(
     slug="jacobian",
     prior_weight=2.0,
     title="A Jacobian (or Hessian) is computed for its whole basis at once{at}",
-    remedy="Use the right mode (jacfwd for few inputs, jacrev for few outputs), products (jvp, "
-    "vjp, Hessian-vector) instead of the matrix, or jax.lax.map over the basis in chunks.",
+    remedy=f"{_MODE}, {_PRODUCTS}, or jax.lax.map over the basis in chunks.",
+    remedy_for=_remedy,
     link="https://docs.jax.dev/en/latest/jacobian-vector-products.html",
     will_not_help="jax.checkpoint: it frees only values that a backward pass reads later",
 )

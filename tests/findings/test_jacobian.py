@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hbmwatch._findings import classify
 from tests.findings.small import classified
 from tests.hlo import Hlo
 
@@ -37,3 +38,18 @@ def test_the_basis_itself_belongs_to_the_jacobian() -> None:
     hlo.add("negate", basis, dims=(512, 512), name="jit(f)/vmap(jvp())/mul")
 
     assert classified(hlo.facts((basis,))) == "jacobian"
+
+
+@pytest.mark.parametrize("around", ["", "jvp"], ids=["alone", "in a loss"])
+def test_chunks_in_a_loss_need_a_checkpoint(around: str) -> None:
+    """The gradient of a loss that has a Jacobian inside keeps what all chunks make."""
+    hlo = Hlo()
+    name = "jit(f)/jvp(vmap(vmap(jvp(jvp()))))/mul" if around else "jit(f)/vmap(jvp())/mul"
+    x = hlo.parameter(512)
+    made = hlo.add("broadcast", x, dims=(512, 512), name=name)
+    hlo.add("negate", x, dims=(512,), name="jit(f)/vmap(jvp(jvp()))/mul")
+    (finding,) = classify.find(hlo.facts((made,)))
+
+    assert finding.slug == "jacobian"
+    assert ("jax.checkpoint around each chunk" in finding.remedy) == bool(around)
+    assert ("fewer points at a time" in finding.remedy) == bool(around)
