@@ -179,7 +179,11 @@ def layout_copy(facts: ProgramFacts, finding: Finding) -> None:
 
 
 def stacked_outputs(facts: ProgramFacts, finding: Finding) -> None:
-    """The body of a loop writes a slice into each buffer."""
+    """The body of a loop writes a slice into each buffer; the line said is one of a loop's."""
+    loops = [b.loop_buffer.loop for b in buffers(facts, finding) if b.loop_buffer is not None]
+    lines = [frame.line for loop in loops for frame in facts.program.stack(loop)]
+    said = re.search(r" at (\S+:\d+)$", finding.title)
+    assert not lines or (said is not None and any(line.endswith(said[1]) for line in lines))
     for live in buffers(facts, finding):
         assert live.loop_buffer is not None
         assert "dynamic-update-slice" in {i.opcode for i in above(facts, live.loop_buffer.update)}
@@ -190,6 +194,20 @@ def product(facts: ProgramFacts, finding: Finding) -> None:
     for live in buffers(facts, finding):
         made = above(facts, live.instruction)
         assert any(i.opcode in ("dot", "convolution", "custom-call") for i in made)
+
+
+def attention_scores(facts: ProgramFacts, finding: Finding) -> None:
+    """A product is above each buffer; values are multiplied by a matrix that has no batch."""
+    product(facts, finding)
+    multiplied = {
+        tuple(factor.shape.dimensions)
+        for computation in facts.program.computations.values()
+        for made in facts.program.inside(computation)
+        if made.opcode in ("dot", "convolution") and "transpose(" not in made.metadata.op_name
+        for factor in facts.buffers.graph.operands(made)
+    }
+    matrices = [live for live in buffers(facts, finding) if len(live.dims) == 2]
+    assert all(live.dims in multiplied for live in matrices if "transpose(" not in live.name)
 
 
 def dtype(facts: ProgramFacts, finding: Finding) -> None:
@@ -282,7 +300,7 @@ def aggregate(facts: ProgramFacts, finding: Finding) -> None:
 CHECKS: dict[str, Check] = {
     "aggregate": aggregate,
     "arguments": arguments,
-    "attention-scores": product,
+    "attention-scores": attention_scores,
     "callback": callback,
     "checkpoint": checkpoint,
     "constant": constant,
