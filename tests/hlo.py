@@ -156,7 +156,12 @@ class Hlo(Computation):
         flags += [(n, {"maybe_live_out": True}) for n in outputs]
         flags += [(n, {"is_constant": True}) for n in constants]
         allocations: list[dict[str, Any]] = [
-            {"size": bytes_of[n], "assigned": [{"logical_buffer_id": n}], **flag}
+            {
+                "size": bytes_of[n],
+                "assigned": [{"logical_buffer_id": n}],
+                "color": self.known[n]["shape"].get("layout", {}).get("memory_space", 0),
+                **flag,
+            }
             for n, flag in flags
         ]
         if live:

@@ -11,11 +11,22 @@ from hbmwatch._xla.types import MemoryColor
 
 # While one array is used, the next one is fetched.
 NEEDED_AT_ONCE = 2
+# A scan reads a stack, of which it needs one slice at a time.
+_INTO_LOOP = frozenset(("tuple", "while"))
 
 
-def _freed_bytes(buffers: Sequence[LiveBuffer]) -> int:
-    """All fetched arrays but the two largest; of one array, all of it but a slice."""
+def _freed(found: Sequence[Candidate]) -> int:
+    """All fetched arrays but the two largest; of one array, all of it but a slice.
+
+    Where the host has more arrays than are on the device, and no loop reads those, they are fetched
+    one after another.
+    """
+    buffers: list[LiveBuffer] = [live for candidate in found for live in candidate.buffers]
     if len(buffers) <= NEEDED_AT_ONCE:
+        on_host = [a for a in found[0].facts.arguments if not a.in_hbm]
+        looped = any(user.opcode in _INTO_LOOP for c in found for user in c.uses)
+        if len(on_host) > len(buffers) and not looped:
+            return 0
         return all_bytes(buffers)
     largest = sorted(live.size_bytes for live in buffers)[-NEEDED_AT_ONCE:]
     return all_bytes(buffers) - sum(largest)
@@ -24,13 +35,13 @@ def _freed_bytes(buffers: Sequence[LiveBuffer]) -> int:
 ADVICE = BufferAdvice(
     slug="host-fetch",
     prior_weight=2.0,
-    title="The values fetched from host memory are all on the device at once{at}",
+    title="Values fetched from host memory are on the device in full{at}",
     remedy="Fetch one layer at a time: call jax.device_put on the layer inside the body of a "
     "jax.lax.scan over the layers, not on the whole stack before it. In a Python loop, the "
     "compiler starts as many fetches early as fit.",
     link="https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
     will_not_help="donation or another layout: each fetched array is a copy on the device",
-    freed_bytes=_freed_bytes,
+    freed_for=_freed,
     names_argument=True,
     even_if_padded=True,
     reads_origin=False,

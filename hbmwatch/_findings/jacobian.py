@@ -31,7 +31,7 @@ ADVICE = BufferAdvice(
     remedy=f"{_MODE}, {_PRODUCTS}, or jax.lax.map over the basis in chunks.",
     remedy_for=_remedy,
     link="https://docs.jax.dev/en/latest/jacobian-vector-products.html",
-    will_not_help="jax.checkpoint: it frees only values that a backward pass reads later",
+    will_not_help="jax.checkpoint alone: it frees only values that a backward pass reads later",
 )
 
 

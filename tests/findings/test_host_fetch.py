@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings import classify
+from hbmwatch._findings import classify, host_fetch
 from tests.findings.small import classified
 from tests.hlo import MIB, Hlo, shape_of
 
@@ -46,5 +46,27 @@ def test_two_fetched_arrays_are_needed() -> None:
     hlo = fetched(5)
     (finding,) = classify.find(hlo.facts(copies(hlo)))
 
+    assert host_fetch.NEEDED_AT_ONCE == 2
     assert finding.saves_bytes == 3 * MIB
     assert "a copy of the argument layers[0]" in finding.evidence
+
+
+@pytest.mark.parametrize(("count", "freed"), [(1, MIB), (2, 2 * MIB), (3, MIB)])
+def test_arrays_that_are_fetched_one_after_another_are_not_told(count: int, freed: int) -> None:
+    """Of three on the host, one or two are on the device: the next one is fetched in time."""
+    hlo = fetched(3)
+    (all_fetched,) = classify.find(fetched(count).facts(copies(fetched(count))))
+    (some,) = classify.find(hlo.facts(copies(hlo)[:count]))
+
+    assert all_fetched.saves_bytes == freed
+    assert some.saves_bytes == (freed if count == 3 else 0)
+
+
+def test_a_stack_that_a_loop_reads_is_told() -> None:
+    """Other arrays may stay on the host, such as an optimizer state."""
+    hlo = fetched(3)
+    stack = copies(hlo)[0]
+    hlo.add("tuple", stack)
+    (finding,) = classify.find(hlo.facts((stack,)))
+
+    assert finding.saves_bytes == MIB

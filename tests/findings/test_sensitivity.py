@@ -31,7 +31,6 @@ ANSWERED = {
     "program: analysis/test_live_buffers.py",
     "_analysis.live_buffers.MOST_VISITS": "it bounds the time of a report on a large program: "
     "analysis/test_live_buffers.py",
-    "_analysis.facts.MOST_BY_CHANCE": "batches here are longer: analysis/test_facts.py",
     "_findings.aggregate.LEAST_ROWS": "arguments here have more rows, or other ones: "
     "test_aggregate.py",
     "_findings.aggregate.LEAST_SHARE_OF_STATE": "half and double name the same states here: "
