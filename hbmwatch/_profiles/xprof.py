@@ -22,6 +22,7 @@ import numpy as np
 
 from hbmwatch._profiles.child_process import ended_by, interpreter, last_lines
 from hbmwatch._profiles.python_path import python_path
+from hbmwatch._records.libraries import is_own
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.peak_op import Kind, PeakOp
 from hbmwatch._records.profile_error import ProfileError
@@ -276,7 +277,7 @@ def _row(heap_object: Mapping[str, Any], spans: Mapping[str, Any], memory_space:
 def _stack(source_info: Mapping[str, Any]) -> tuple[str, ...]:
     """The frames of a SourceInfo, as "/path/file.py:line", innermost first."""
     lines = (_FRAME.fullmatch(line) for line in source_info.get("stackFrame", "").splitlines())
-    frames = tuple(match["line"] for match in lines if match)
+    frames = tuple(match["line"] for match in lines if match and not is_own(match["line"]))
     if not frames and "fileName" in source_info:
         return (f"{source_info['fileName']}:{source_info.get('lineNumber', 0)}",)
     return frames

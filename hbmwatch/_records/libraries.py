@@ -23,10 +23,22 @@ LIBRARIES = frozenset(
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)", re.IGNORECASE)
 # Python's library, libraries that run from a checkout, and code without a file but for cells.
 _OTHER_LIBRARY = re.compile(
-    r"/lib(?:64)?/python3(?:\.\d+)?/|/jax/_src/|/jaxlib/|/hbmwatch/_\w+[/.]"
+    r"/lib(?:64)?/python3(?:\.\d+)?/|/jax/_src/|/jaxlib/"
     r"|^<(?!stdin>|console>|ipython-input|python-input)"
 )
-_DEMO = "/hbmwatch/_cli/demo"  # the user's part of `hbmwatch demo`
+# All but the user's part of `hbmwatch demo`.
+_OWN = re.compile(r"/hbmwatch/_(?!cli/demo)\w+[/.]")
+_DEMO = "/hbmwatch/_cli/demo"
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def is_own(path: str) -> bool:
+    """Whether a file is hbmwatch's, whose frames no stack shows.
+
+    Args:
+        path: The path of a file; more may follow it, such as ":12" for a line.
+    """
+    return bool(_OWN.search(path.replace("\\", "/")))
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -41,6 +53,8 @@ def is_library(path: str) -> bool:
     path = path.replace("\\", "/")
     if _DEMO in path:
         return False
+    if _OWN.search(path):
+        return True
     installed = _INSTALLED.search(path)
     if installed:
         return installed[1] in LIBRARIES

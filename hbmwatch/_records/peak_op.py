@@ -24,7 +24,7 @@ class PeakOp:
         kind: "parameter", "output", "temporary", "constant" or "thread-local".
         memory_space: One of those that load_peak_summary accepts, or one that a message names.
         source: The innermost frame in the user's code, as "train.py:88".
-        stack: All frames, innermost first, as "/path/to/file.py:line".
+        stack: All frames but hbmwatch's, innermost first, as "/path/to/file.py:line".
         start: The program point at which the buffer is allocated; None for the whole program.
         end: The program point at which it is freed; None for the whole program.
         role: What it is for, in the words of OomReport.rollup ("optimizer state", "residuals saved

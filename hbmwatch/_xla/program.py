@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hbmwatch._records.cells import shown_file
+from hbmwatch._records.libraries import is_own
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.protos import (
     AliasEntryProto,
@@ -245,7 +246,7 @@ class Program:
         return tuple(frame.line for frame in self.stack(instruction))
 
     def stack(self, instruction: HloInstructionProto) -> tuple[Frame, ...]:
-        """The Python stack of an instruction, innermost first."""
+        """The Python stack of an instruction without frames of hbmwatch, innermost first."""
         metadata = instruction.metadata
         if metadata.stack_frame_id:
             return self._frames(metadata.stack_frame_id)
@@ -264,7 +265,8 @@ class Program:
             frame = index.stack_frames[number - 1]
             frames[number] = self._frame(frame.file_location_id)
             number = frame.parent_frame_id
-        self._made_frames[frame_id] = tuple(f for f in frames.values() if f is not None)
+        stack = (f for f in frames.values() if f is not None and not is_own(f.line))
+        self._made_frames[frame_id] = tuple(stack)
         return self._made_frames[frame_id]
 
     def _frame(self, location_id: int) -> Frame | None:

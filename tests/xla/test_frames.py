@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
 import pytest
 
+import hbmwatch
+from hbmwatch import HbmOomError
 from hbmwatch._records.libraries import LIBRARIES
 from hbmwatch._xla.frames import user_frame
 
@@ -96,3 +103,18 @@ def test_a_named_library_is_not_the_user_s_code() -> None:
     installed += [f"/usr/lib/python3/dist-packages/{library}.py:5" for library in LIBRARIES]
 
     assert {user_frame((frame, TRAIN)) for frame in installed} == {"train.py:88"}
+
+
+def test_the_stacks_of_a_report_have_no_frame_of_hbmwatch(watch: Callable[..., Any]) -> None:
+    """A watched call runs through our functions; a stack has those of the user and of libraries."""
+    step = watch(lambda x: jnp.broadcast_to(x, (2**48, 8)) * 2)
+    with pytest.raises(HbmOomError) as caught:
+        step(jnp.ones(8))
+    summary = caught.value.report.summary
+    assert summary is not None
+    stacks = {op.stack for op in summary.ops if op.stack}
+    ours = str(Path(hbmwatch.__file__).parent)
+    of_ours = [frame for stack in stacks for frame in stack if frame.startswith(ours)]
+
+    assert (len(stacks) > 0, of_ours) == (True, [])
+    assert all(__file__ in frame for stack in stacks for frame in stack[:1])
