@@ -26,6 +26,7 @@ class Command:
         add_arguments: Adds the command's arguments to its parser.
         run: Does what the arguments ask for, and returns the exit status; or returns the user's own
             program, which then runs without what `main` does around a command.
+        details: What its help says after the purpose, as lines.
     """
 
     name: str
@@ -33,6 +34,12 @@ class Command:
     examples: tuple[str, ...]
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int | Callable[[], int]]
+    details: str = ""
+
+    @property
+    def description(self) -> str:
+        """The beginning of its help: the purpose and the details."""
+        return f"{self.purpose[0].upper()}{self.purpose[1:]}.\n\n{self.details}".rstrip()
 
     @property
     def epilog(self) -> str:

@@ -127,7 +127,7 @@ def _parser() -> Parser:
         subparser = subparsers.add_parser(
             command.name,
             help=command.purpose,
-            description=f"{command.purpose[0].upper()}{command.purpose[1:]}.",
+            description=command.description,
             epilog=command.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

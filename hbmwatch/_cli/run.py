@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -14,10 +15,15 @@ from typing import TYPE_CHECKING
 from hbmwatch._cli.command import DONE, Command, CommandError
 from hbmwatch._cli.console import look_of, print_on_stderr, write_text
 from hbmwatch._cli.program import programs_frames, run_module, run_script, run_stdin
+from hbmwatch._records.libraries import is_library
+from hbmwatch._records.text import clean
 from hbmwatch._report.text import report_text
 
 if TYPE_CHECKING:
+    from hbmwatch._records.look import Look
     from hbmwatch._report.report import OomReport
+
+_LONGEST_LINE = 1000  # of an error
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +113,7 @@ def _print_error(
     """Print an OOM as its report, any other error as without us; write the page of a report."""
     report, in_place = _report_of(error)
     if report is not None and in_place and hook is sys.__excepthook__:
-        print(report_text(report, look=look_of(options, sys.stderr)), file=sys.stderr)
+        print(_oom_text(error, frames, report, look_of(options, sys.stderr)), file=sys.stderr)
     else:  # the report is among its notes, or those of its cause
         frames = programs_frames(frames)
         hook(kind, error.with_traceback(frames), frames)
@@ -127,13 +133,34 @@ def _print_thread_error(
         explained = _explained(error, options.logdir)
         error.__traceback__ = frames
     report, in_place = _report_of(explained)
-    if report is not None and in_place and hook is threading.__excepthook__:
+    if (
+        explained is not None
+        and report is not None
+        and hook is threading.__excepthook__
+        and in_place
+    ):
         name = "" if thread is None else f" in thread {thread.name}"
-        text = report_text(report, look=look_of(options, sys.stderr))
+        text = _oom_text(explained, frames, report, look_of(options, sys.stderr))
         print(f"Exception{name}:\n{text}", file=sys.stderr)
     else:
         hook(threading.ExceptHookArgs((type(explained), explained, frames, thread)))
     _write_page(options, page, report)
+
+
+def _oom_text(
+    error: BaseException, frames: TracebackType | None, report: OomReport, look: Look
+) -> str:
+    """The user's line that raised an OOM, the first line of JAX's error, and the report.
+
+    A search of a job's log for RESOURCE_EXHAUSTED finds the error.
+    """
+    places = [place for place in traceback.extract_tb(frames) if not is_library(place.filename)]
+    first = next(filter(None, map(str.strip, str(error).splitlines())), "")
+    original = error.__context__  # unless JAX's error was itself chained to another one
+    kind = type(error if original is None or first not in str(original) else original)
+    where = "".join(traceback.format_list(places[-1:]))
+    what = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    return f"{where}{what}: {clean(first, _LONGEST_LINE)}\n{report_text(report, look=look)}"
 
 
 def _report_of(error: BaseException | None) -> tuple[OomReport | None, bool]:
@@ -161,6 +188,8 @@ def _write_page(options: argparse.Namespace, page: str | None, report: OomReport
 COMMAND = Command(
     name="run",
     purpose="run a script, and show the report if it runs out of device memory",
+    details="An asynchronous failure is explained where the script waits for its result.\n"
+    "Where it never waits, there is no report, and the exit status is that of the script.",
     examples=(
         "hbmwatch run train.py --steps 100",
         "hbmwatch run --html oom.html -m pkg.train --steps 100",

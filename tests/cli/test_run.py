@@ -82,6 +82,10 @@ jax.block_until_ready(jax.jit(fill)(jnp.ones(8)))
 """
 
 
+# What JAX calls its error differs between versions.
+ERROR = jax.errors.JaxRuntimeError
+
+
 def outcome(*command: str, **options: Any) -> tuple[int, str, str]:
     """The exit status, and what was printed to stdout and stderr, without addresses of objects."""
     ran = subprocess.run(
@@ -176,6 +180,10 @@ def test_an_oom_prints_the_report_in_place_of_frames(tmp_path: Path) -> None:
     err = ran.stderr.decode()
     assert (ran.returncode, ran.stdout) == (1, b"step 0 ['--html']\n")
     assert "Traceback" not in err.partition("Peak of")[2]
+    error = f"{ERROR.__module__}.{ERROR.__qualname__}: RESOURCE_EXHAUSTED: Out of memory allocating"
+    line = "jax.block_until_ready(jax.jit(fill)(jnp.ones(8)))"
+    assert f'  File "{tmp_path / "train.py"}", line 7, in <module>\n    {line}\n' in err
+    assert f"\n{error} 1125899906842624 bytes.\nhbmwatch: " in err
     assert "Peak of jit_fill: 1.00 PiB" in err
     assert "the report is in oom.html" in err
     assert (tmp_path / "oom.html").read_text().startswith("<!doctype html>")
@@ -232,7 +240,9 @@ def test_an_oom_elsewhere_than_at_the_end_of_a_script_has_its_report(
     guess = r"probably jit_fill\(\d\)" if name == "from stdin" else "jit_fill"  # stdin has no lines
     assert re.search(f"hbmwatch: {guess} ran out of memory at run time on CPU\n", err)
     assert ("Traceback" in err) == (name not in ("in a thread", "from stdin"))
-    assert err.startswith("Exception in thread w:\nhbmwatch: jit_fill ran") == in_thread
+    place = f'  File "{tmp_path / "script.py"}", line 6, in <lambda>\n    threading.Thread('
+    assert err.startswith(f"Exception in thread w:\n{place}") == in_thread
+    assert f"{ERROR.__module__}.{ERROR.__qualname__}: RESOURCE_EXHAUSTED: Out of memory" in err
     assert "1.00 PiB" in (tmp_path / "oom.html").read_text()
 
 
@@ -295,3 +305,27 @@ def test_what_is_not_there_is_a_sentence(
     ran = run_in_child("run", *arguments, cwd=tmp_path)
 
     assert (ran.returncode, ran.stderr.decode()) == (3, f"hbmwatch: {sentence}\n")
+
+
+CHAINED = """
+try:
+    {}
+except KeyError:
+    step(x).block_until_ready()
+"""
+
+
+def test_an_oom_that_is_chained_has_the_name_of_what_was_raised(tmp_path: Path) -> None:
+    """JAX's own error is not kept then."""
+    (tmp_path / "script.py").write_text(STEP + CHAINED.format("{}['a']"))
+
+    _, _, err = outcome("-m", "hbmwatch", "run", "script.py", cwd=tmp_path)
+
+    assert "\nhbmwatch.HbmOomError: RESOURCE_EXHAUSTED: Out of memory allocating 11258" in err
+
+
+def test_the_help_says_when_an_asynchronous_failure_is_explained() -> None:
+    """A script that never waits ends as without hbmwatch."""
+    said = run_in_child("run", "--help").stdout.decode()
+
+    assert "An asynchronous failure is explained where the script waits for its result." in said
