@@ -27,6 +27,7 @@ from hbmwatch._messages.stream import find_in_log
 from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.look import Look
 from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._records.text import listed
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import report_text
 
@@ -66,8 +67,8 @@ class _Places:
         count = sum(self.counts.values())
         places = [self._place(file) for file in itertools.islice(self.lines, _FILES)]
         more = len(self.lines) - len(places)
-        listed = "; ".join([*places, *([f"and {more} more files"] if more else [])])
-        return f"Found {f'{count} times: ' if count > 1 else 'in '}{listed}."
+        found = "; ".join([*places, *([f"and {more} more files"] if more else [])])
+        return f"Found {f'{count} times: ' if count > 1 else 'in '}{found}."
 
     def _place(self, file: str) -> str:
         numbers = [str(line) for line in self.lines[file] if line is not None]
@@ -77,8 +78,7 @@ class _Places:
             return name
         if more:
             numbers.append(f"{more} more")
-        listed = " and ".join([", ".join(numbers[:-1]), numbers[-1]] if numbers[1:] else numbers)
-        return f"{name}, line{'s' if numbers[1:] else ''} {listed}"
+        return f"{name}, line{'s' if numbers[1:] else ''} {listed(numbers)}"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,9 @@ from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.program import Program, parse_program
 from hbmwatch._xla.types import MemoryColor
 
+_UNNAMED = "The error does not name the program."
+_SAME_RESULT = ("has", "have", "a result like the array that failed")
+
 
 @dataclass(frozen=True, slots=True)
 class Clues:
@@ -58,11 +61,12 @@ def choose_program(
     if clues.given_failed or (not candidates and (not own or message.phase != "compile")):
         candidates = _candidates(modules, message, clues)
     if candidates:
-        return _most_likely(candidates, clues, bool(own))
+        return _most_likely(candidates, clues, bool(own), _names_a_size(message))
     if programs and message.phase == "compile" and None not in claims:
-        return programs[-1], _guess(programs[-1], "its total differs from the compiler's")
+        return programs[-1], _guess(programs[-1], "may", "its total differs from the compiler's")
     if programs and None in claims:
-        return programs[-1], _guess(programs[-1], _number(len(own), "has", "have", "this name"))
+        reason = _number(len(own), "has", "have", "this name")
+        return programs[-1], _guess(programs[-1], "may", reason)
     if any(allocates_other_bytes(program, message) for program in programs):
         raise ProfileError(
             f"no loaded program allocates {format_size(message.requested_bytes or 0)}"
@@ -71,12 +75,12 @@ def choose_program(
     raise ProfileError(f"{wanted} is not in the profile", modules=tuple(modules))
 
 
-def _most_likely(candidates: list[Program], clues: Clues, has_own: bool) -> tuple[Program, str]:
-    """One of the programs that request the bytes, and how certain it is; "" where it is certain."""
-    left, reasons = (
-        candidates,
-        [_number(len(candidates), "allocates", "allocate", "this many bytes")],
-    )
+def _most_likely(
+    candidates: list[Program], clues: Clues, has_own: bool, by_size: bool
+) -> tuple[Program, str]:
+    """One of the programs that fit the error, and how certain it is; "" where it is certain."""
+    verb, verbs, what = ("allocates", "allocate", "this many bytes") if by_size else _SAME_RESULT
+    left, reasons = candidates, [_number(len(candidates), verb, verbs, what)]
     called = [p for p in left if p.module in clues.called and not clues.given_failed]
     if called:
         left = called
@@ -84,9 +88,9 @@ def _most_likely(candidates: list[Program], clues: Clues, has_own: bool) -> tupl
             return left[0], ""
         reasons.append(_number(len(left), "is", "are", "called on the line that failed"))
     made = [p for p in left if clues.result in _results(p)]
-    if made and len(left) > 1:
+    if made and len(left) > 1 and by_size:
         left = made
-        reasons.append(_number(len(left), "has", "have", "a result like the array that failed"))
+        reasons.append(_number(len(left), *_SAME_RESULT))
     others = [p for p in left if p.module not in clues.own]
     if clues.given_failed and not clues.ran_before and others and len(left) > len(others):
         left = others
@@ -101,7 +105,10 @@ def _most_likely(candidates: list[Program], clues: Clues, has_own: bool) -> tupl
             "only given its result."
         )
         return chosen, note
-    return chosen, _guess(chosen, _all(reasons))
+    if len(candidates) == 1:
+        note = f"{_UNNAMED} {chosen.name} is the only known program that {verb} {what}."
+        return chosen, note
+    return chosen, _guess(chosen, "probably" if len(left) == 1 else "may", _all(reasons))
 
 
 def _all(reasons: list[str]) -> str:
@@ -112,8 +119,10 @@ def _number(count: int, verb: str, verbs: str, what: str) -> str:
     return f"1 program {verb} {what}" if count == 1 else f"{count} programs {verbs} {what}"
 
 
-def _guess(program: Program, reason: str) -> str:
-    return f"Best guess: {program.name} ({reason})."
+def _guess(program: Program, how: str, reason: str) -> str:
+    """The note on a program that others could be, with "may" or "probably"."""
+    it = "It may be" if how == "may" else "It is probably"
+    return f"{_UNNAMED} {it} {program.name}: {reason}."
 
 
 def _by_name(modules: Mapping[str, bytes], name: str) -> list[str]:

@@ -36,6 +36,7 @@ LEAST_SHARE_OF_REST = 0.5
 LEAST_SHARE_OF_PEAK = 0.1
 # So many rows are no features, and no other array has as many by chance.
 LEAST_ROWS = 4096
+_UNKNOWN = "hbmwatch does not recognize"
 
 
 def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
@@ -152,7 +153,7 @@ def _describe_peak(
         batch = f"{smaller_batch(facts)} or use more devices" if scales else "use more devices"
         batch = batch.replace("use a smaller batch or use", "use a smaller batch or")
         what = "the other buffers" if others else "its buffers"
-        evidence = "" if scales else f"The peak is {peak}, and {what} match no known pattern."
+        evidence = "" if scales else f"The peak is {peak}. {_UNKNOWN} what {what} are for."
         return f"{which}: {batch}", evidence
     first, count = largest[0], len(largest)
     share = round(100 * all_bytes(largest) / facts.peak_bytes)
@@ -162,14 +163,16 @@ def _describe_peak(
     shape = first.op.shape.partition("{")[0]
     shape = f"{shape} {first.name}" if first.op.kind == "parameter" else shape
     title = f"{subject} for {share}% of the peak: {shape}{at_line(largest)}"
-    take, match, they = (
-        ("It takes", "matches", "It is") if count == 1 else ("They take", "match", "The first is")
+    take, these, they = (
+        ("It takes", "this buffer is", "It is")
+        if count == 1
+        else ("They take", "these buffers are", "The first is")
     )
-    what = f"{match} no known pattern"
+    what = f". {_UNKNOWN} what {these} for"
     kept = any(live is first for live in facts.buffers.saved)
     if kept or (first.forward and is_layer_input(facts, first)):
-        what = f"{'is' if count == 1 else 'are'} kept for the backward pass"
-    evidence = f"{take} {format_size(all_bytes(largest))} of {peak} and {what}."
+        what = f" and {'is' if count == 1 else 'are'} kept for the backward pass"
+    evidence = f"{take} {format_size(all_bytes(largest))} of {peak}{what}."
     if first.op.kind == "parameter" or not first.name:
         return title, evidence
     made = "made for" if first.inferred and first.loop_buffer is None else "made by"

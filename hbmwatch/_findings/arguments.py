@@ -9,7 +9,7 @@ from hbmwatch._analysis.leaves import Argument
 from hbmwatch._findings import replication
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.libraries import uses
-from hbmwatch._findings.phrases import ERROR_1000, list_some, plural, short_paths
+from hbmwatch._findings.phrases import ERROR_1000, list_some, mesh_exists, plural, short_paths
 from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.report import Finding
 from hbmwatch._records.roles import OPTIMIZER, argument_role
@@ -52,16 +52,20 @@ def find(facts: ProgramFacts) -> Finding | None:
     largest = sorted((a for a in facts.arguments if a.in_hbm), key=lambda a: -a.size_bytes)
     devices = -(-total // max(limit, 1))
     wide = sum(a.size_bytes for a in largest if float_bits(a.element_type) == 32)
-    narrower = ""
+    smaller = []
     if wide // 2 >= facts.minimum_saving_bytes:
-        narrower = f"; in bfloat16, {format_size(total - wide // 2)}"
+        smaller.append(f"{format_size(total - wide // 2)} in bfloat16")
+    if mesh_exists(devices):
+        each = format_size(-(-total // devices))
+        smaller.append(f"{each} if sharded over {devices} times as many devices")
+    they = "It" if len(largest) == 1 else "They"
+    would = f" {they} would take {', or '.join(smaller)}." if smaller else ""
     paths = list_some(short_paths(a.path for a in largest))
     take = "takes" if len(largest) == 1 else "take"
     return ADVICE.finding(
         title=f"The arguments alone take {format_size(total)}; the device has {format_size(limit)}",
         evidence=f"{plural(len(largest), 'argument leaf')} ({paths}) {take} "
-        f"{format_size(total)} per device before the program computes anything. Sharded over "
-        f"{devices} times as many devices, {format_size(-(-total // devices))}{narrower}.",
+        f"{format_size(total)} per device before the program computes anything.{would}",
         remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
         f"narrower dtype, or {_less(facts, largest)}.",
         saves_bytes=total - total // devices,

@@ -16,6 +16,14 @@ SHARDING = (
     "https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html"
 )
 
+# Nobody can shard an array over more devices than the largest meshes have.
+MOST_DEVICES = 4096
+
+
+def mesh_exists(devices: int) -> bool:
+    """Whether a mesh can have so many devices, so that advice may name it."""
+    return devices <= MOST_DEVICES
+
 
 def plural(number: int, noun: str) -> str:
     """ "1 buffer", "3 buffers", "2 leaves", "2 temporaries", "2 arrays"."""

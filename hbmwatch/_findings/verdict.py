@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.fitting_batch import fitting
-from hbmwatch._findings.phrases import either
+from hbmwatch._findings.phrases import either, mesh_exists
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 from hbmwatch._records.text import unnumbered
+from hbmwatch._report.text import NARROWER, TO_FIT
 from hbmwatch._xla.types import float_bits
 
 # It halves the batch, which halves what other findings free: it is an alternative to them.
@@ -40,21 +41,22 @@ def verdict(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
         return _hopeless(facts, kept)
     freed = freed_together(facts, findings)
     if not freed:
-        told = f"{format_size(needed)} is needed"
-        return _batch(facts) or (
-            f"{told}." if findings else f"{told}, and no finding says how to free it."
-        )
+        told = f"{format_size(needed)} must be freed"
+        return _batch(facts) or (f"{told}." if findings else f"{told}, and no finding says how.")
     count = sum(1 for f in findings if f.slug != _ALTERNATIVE and f.saves_bytes)
-    these = "This frees" if count == 1 else "These free"
-    together = "" if count == 1 else " together"
-    told = f"{these} up to {format_size(freed)}{together}"
     if freed >= needed:
-        return f"{told}; {format_size(needed)} is needed: enough."
+        these = "This frees" if count == 1 else "These free"
+        together = "" if count == 1 else " together"
+        return (
+            f"{these} up to {format_size(freed)}{together}; {format_size(needed)} must be freed, "
+            "so this is probably enough."
+        )
     # A change may free more than the buffers of its finding.
     rest = _batch(facts) or _remaining(facts, findings)
+    these = "This finding frees" if count == 1 else "These findings free"
     return (
-        f"{told} in the buffers named; {format_size(needed)} is needed: "
-        f"{format_size(needed - freed)} more has to be freed in other buffers. {rest}"
+        f"{these} up to {format_size(freed)} of the {format_size(needed)} that must be freed. "
+        f"Another {format_size(needed - freed)} must come from other buffers. {rest}"
     ).strip()
 
 
@@ -169,12 +171,13 @@ def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
     whole = sum(facts.once(_all_bytes).get(each, 0) for each in ([kind] if kind else _KEPT))
     subject = f"The {what} alone {verb} {format_size(size)}"
     if whole - size > facts.minimum_saving_bytes:
-        subject = f"With these, the {what} still {verb} {format_size(size)}"
+        subject = f"After these changes the {what} alone still {verb} {format_size(size)}"
     halved = _halved(facts, [kind] if kind else _KEPT, size)
     devices = -(-size * facts.device_count // limit)
-    changes = [less, *(["use a narrower dtype"] if halved <= limit else [])]
-    changes.append(f"shard over {devices} or more such devices")
-    return f"{subject}, and a device has {format_size(limit)}. To fit, {either(changes)}."
+    changes = [less, *([NARROWER] if halved <= limit else [])]
+    if mesh_exists(devices):
+        changes.append(f"shard over {devices} or more such devices")
+    return f"{subject}; the device has {format_size(limit)}. {TO_FIT}{either(changes)}."
 
 
 def _halved(facts: ProgramFacts, kinds: Collection[str], size: int) -> int:

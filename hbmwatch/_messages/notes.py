@@ -66,8 +66,9 @@ def _memory(message: OomMessage) -> str:
         return (
             "This allocation is outside JAX's array pool (CUDA modules, CUDA graphs, NCCL, library "
             "handles). Lower XLA_CLIENT_MEM_FRACTION (formerly XLA_PYTHON_CLIENT_MEM_FRACTION) to "
-            "leave more memory for it; contrary to the usual advice, raising it makes this worse. "
-            "To disable CUDA graphs, set XLA_FLAGS=--xla_gpu_enable_command_buffer= (empty)."
+            "leave more memory for it. Do not raise it, as is often advised: that leaves less "
+            "memory for this allocation. To disable CUDA graphs, set "
+            "XLA_FLAGS=--xla_gpu_enable_command_buffer= (empty)."
         )
     if message.platform == "cpu":
         return (
@@ -145,8 +146,8 @@ def _while_compiling(message: OomMessage) -> str:
         )
     if message.memory_space in ("hbm", None):
         return (
-            "The program does not fit on one device, even an empty one: the compiler rejected it "
-            "before running. Retrying or freeing other arrays will not help."
+            "The program does not fit, even if nothing else is on the device: the compiler "
+            "rejected it before running. Retrying or freeing other arrays will not help."
         )
     return ""
 
@@ -192,12 +193,14 @@ def _last_straw(message: OomMessage) -> str:
         or message.pool in ("reservation", "driver", "host")
     ):
         return ""
+    if message.free_bytes is not None and message.free_bytes >= requested:
+        return ""
     limit = message.limit_bytes
     if requested >= (limit // _SMALL_SHARE if limit else _SMALL_BYTES):
         return ""
     return (
-        f"The failed {format_size(requested)} request was only the last straw; look for what had "
-        "already filled the memory."
+        f"The failed {format_size(requested)} request is too small to be the cause. The memory was "
+        "already full: look at the largest buffers and the live arrays."
     )
 
 

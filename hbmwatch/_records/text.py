@@ -133,6 +133,11 @@ def kind_name(kind: str) -> str:
     return "argument" if kind == "parameter" else clean(kind, 20)
 
 
+def listed(words: Sequence[str]) -> str:
+    """ "1", "1 and 2", "1, 2 and 3"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def packed(items: Iterable[str], indent: int, look: Look = PLAIN, joint: str = "   ") -> list[str]:
     """Items side by side, on as few lines as possible without breaking one."""
     lines: list[str] = []

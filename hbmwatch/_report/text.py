@@ -16,6 +16,7 @@ from hbmwatch._records.sizes import format_size
 from hbmwatch._records.text import (
     by_kind,
     clean,
+    listed,
     memory_space_name,
     name_and_source,
     packed,
@@ -38,6 +39,8 @@ _SHOWN_SENTENCES = 4
 _PLUGINS = {"tpu": "libtpu", "gpu": "plugin"}
 _NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 OVER_LIMIT = "{} over the limit"
+# What a verdict says where arguments or outputs do not fit, whatever the program does.
+TO_FIT, NARROWER = "To fit, ", "use a narrower dtype"
 
 
 def headline(report: ReportData) -> str:
@@ -196,10 +199,11 @@ def _plan_lines(report: ReportData, look: Look) -> list[str]:
     if report.plan:
         return wrapped(f"plan: {sentence(report.plan)}", look=look)
     is_program = report.message.phase == "compile" and report.message.memory_space == "hbm"
-    if not is_program or not report.function:
+    is_hopeless = TO_FIT in report.verdict and NARROWER not in report.verdict
+    if not is_program or not report.function or is_hopeless:
         return []
     name = clean(report.function, 40)
-    advice = f"plan: hbmwatch.plan({name}, ...) looks for a change with which the step fits"
+    advice = f"To search for a change that makes the step fit: hbmwatch.plan({name}, ...)"
     return wrapped(advice, look=look)
 
 
@@ -274,19 +278,21 @@ def finding_lines(report: ReportData, look: Look = PLAIN) -> list[str]:
         lines += wrapped(_ended(sentence(finding.evidence)), indent=7, hang=0, look=look)
         lines += wrapped(_ended(sentence(finding.remedy)), indent=7, hang=0, look=look)
     lines += wrapped(sentence(verdict), indent=4, look=look) if findings else []
-    trials = _trials(findings[:_SHOWN_FINDINGS])
-    how = f"To measure what each frees, call hbmwatch.verify: {trials}"
-    return lines + (wrapped(how, indent=4, look=look) if trials else [])
+    trials = _trials(findings[:_SHOWN_FINDINGS], clean(report.function or "step", 40))
+    return lines + (wrapped(f"To measure {trials}.", indent=4, look=look) if trials else [])
 
 
-def _trials(findings: Sequence[Finding]) -> str:
+def _trials(findings: Sequence[Finding], step: str) -> str:
     """How `verify` can try each finding that was not measured yet, by the findings' numbers."""
     numbers: dict[str, list[str]] = {}
     for number, finding in enumerate(findings, start=1):
         if finding.certainty != "measured":
-            how = f'change="{finding.change}"' if finding.change else "variant=your changed step"
+            how = f'change="{finding.change}"' if finding.change else "variant=your_changed_step"
             numbers.setdefault(clean(how), []).append(str(number))
-    return "; ".join(f"{', '.join(which)} with {how}" for how, which in numbers.items())
+    return "; ".join(
+        f"finding{'s' * (len(which) > 1)} {listed(which)}: hbmwatch.verify({step}, ..., {how})"
+        for how, which in numbers.items()
+    )
 
 
 def _sentences(label: str, sentences: Sequence[str], look: Look) -> list[str]:

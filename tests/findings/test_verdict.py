@@ -13,6 +13,8 @@ from hbmwatch._records.report import Finding
 from tests.findings.small import limited
 from tests.hlo import MIB, Hlo
 
+ENOUGH = "4 MiB must be freed, so this is probably enough."
+
 
 def program(used_mib: float = 12, limit_mib: float = 8) -> tuple[ProgramFacts, list[str]]:
     """Three temporaries of 4 MiB, and their names."""
@@ -30,23 +32,23 @@ def finding(saves_mib: float, *buffers: str, slug: str = "dtype") -> Finding:
 @pytest.mark.parametrize(
     ("saves", "text"),
     [
-        ([(4, "a")], "This frees up to 4 MiB; 4 MiB is needed: enough."),
-        ([(2, "a"), (2, "b")], "These free up to 4 MiB together; 4 MiB is needed: enough."),
+        ([(4, "a")], f"This frees up to 4 MiB; {ENOUGH}"),
+        ([(2, "a"), (2, "b")], f"These free up to 4 MiB together; {ENOUGH}"),
         (
             [(4, "a"), (4, "a")],
-            "These free up to 4 MiB together; 4 MiB is needed: enough.",
+            f"These free up to 4 MiB together; {ENOUGH}",
         ),
         (
             [(2, "a"), (2, "a")],
-            "These free up to 3 MiB together in the buffers named; 4 MiB is needed: 1 MiB more "
-            "has to be freed in other buffers. The largest of these: f32[4,262144], 4 MiB.",
+            "These findings free up to 3 MiB of the 4 MiB that must be freed. Another 1 MiB must "
+            "come from other buffers. The largest of these: f32[4,262144], 4 MiB.",
         ),
         (
             [(2, "a")],
-            "This frees up to 2 MiB in the buffers named; 4 MiB is needed: 2 MiB more has to be "
-            "freed in other buffers. The largest of these: f32[4,262144], 4 MiB.",
+            "This finding frees up to 2 MiB of the 4 MiB that must be freed. Another 2 MiB must "
+            "come from other buffers. The largest of these: f32[4,262144], 4 MiB.",
         ),
-        ([], "4 MiB is needed, and no finding says how to free it."),
+        ([], "4 MiB must be freed, and no finding says how."),
     ],
     ids=["one", "two", "the same buffer", "half, and half of the rest", "too little", "none"],
 )
@@ -74,8 +76,10 @@ def test_there_is_no_verdict_where_nothing_is_missing_or_no_limit_is_known() -> 
     [
         (15.75, "return less or shard over 3 or more such devices."),
         (20, "return less, use a narrower dtype, or shard over 2 or more such devices."),
+        (40 / 4096, "return less or shard over 4096 or more such devices."),
+        (39 / 4096, "return less."),
     ],
-    ids=["20 MiB are too much", "20 MiB fit"],
+    ids=["20 MiB are too much", "20 MiB fit", "a large mesh", "no such mesh"],
 )
 def test_an_output_that_no_device_can_hold_is_told_first(limit_mib: float, said: str) -> None:
     """As many devices as would hold it; bfloat16 only where it is narrow enough."""
@@ -85,7 +89,7 @@ def test_an_output_that_no_device_can_hold_is_told_first(limit_mib: float, said:
     facts = hlo.facts(outputs=(made,), message=limited(limit_mib, 40))
 
     told = verdict(facts, find_findings(facts))
-    assert told.startswith("The output alone takes 40 MiB, and a device has ")
+    assert told.startswith("The output alone takes 40 MiB; the device has ")
     assert told.endswith(f". To fit, {said}")
 
 
@@ -94,7 +98,7 @@ def test_a_finding_without_bytes_says_how_too() -> None:
     facts, _ = program()
     unknown = ADVICE["aggregate"].finding("t", "e", "r", None)
 
-    assert verdict(facts, [unknown]) == "4 MiB is needed."
+    assert verdict(facts, [unknown]) == "4 MiB must be freed."
 
 
 def test_padding_frees_of_each_buffer_what_its_layout_adds() -> None:

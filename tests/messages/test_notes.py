@@ -10,8 +10,8 @@ from hbmwatch._records.memory_spaces import ON_CHIP
 
 MIB, GIB = 1 << 20, 1 << 30
 COMPILE = (
-    "The program does not fit on one device, even an empty one: the compiler rejected it before "
-    "running. Retrying or freeing other arrays will not help."
+    "The program does not fit, even if nothing else is on the device: the compiler rejected it "
+    "before running. Retrying or freeing other arrays will not help."
 )
 RUN = (
     "The program compiled, but an allocation failed at run time. Other arrays and programs share "
@@ -71,8 +71,9 @@ CASES: dict[str, tuple[OomMessage, tuple[str, ...]]] = {
         (
             "This allocation is outside JAX's array pool (CUDA modules, CUDA graphs, NCCL, library "
             "handles). Lower XLA_CLIENT_MEM_FRACTION (formerly XLA_PYTHON_CLIENT_MEM_FRACTION) to "
-            "leave more memory for it; contrary to the usual advice, raising it makes this worse. "
-            "To disable CUDA graphs, set XLA_FLAGS=--xla_gpu_enable_command_buffer= (empty).",
+            "leave more memory for it. Do not raise it, as is often advised: that leaves less "
+            "memory for this allocation. To disable CUDA graphs, set "
+            "XLA_FLAGS=--xla_gpu_enable_command_buffer= (empty).",
             RUN,
         ),
     ),
@@ -147,21 +148,28 @@ def test_fragmentation_is_stated_or_inferred(fields: dict[str, int], note: str |
 
 
 @pytest.mark.parametrize(
-    ("requested", "limit", "is_last_straw"),
+    ("requested", "limit", "free", "size"),
     [
-        (GIB - 1, 16 * GIB, True),
-        (GIB, 16 * GIB, False),
-        (256 * MIB - 1, None, True),
-        (256 * MIB, None, False),
+        (GIB - 1, 16 * GIB, None, "1.00 GiB"),
+        (GIB, 16 * GIB, None, ""),
+        (32 * MIB, 16 * GIB, 32 * MIB - 1, "32 MiB"),
+        (32 * MIB, 16 * GIB, 32 * MIB, ""),
+        (256 * MIB - 1, None, None, "256 MiB"),
+        (256 * MIB, None, None, ""),
     ],
 )
-def test_a_small_request_is_the_last_straw(
-    requested: int, limit: int | None, is_last_straw: bool
+def test_a_small_request_did_not_fill_the_memory(
+    requested: int, limit: int | None, free: int | None, size: str
 ) -> None:
     """It is small below a 16th of the device, or below 256 MiB of an unknown device."""
-    message = OomMessage("", phase="run", requested_bytes=requested, limit_bytes=limit)
-    straws = [note for note in message_notes(message) if "only the last straw" in note]
-    assert len(straws) == is_last_straw
+    message = OomMessage(
+        "", phase="run", requested_bytes=requested, limit_bytes=limit, free_bytes=free
+    )
+    told = [note for note in message_notes(message) if "too small" in note]
+    assert told == [
+        f"The failed {size} request is too small to be the cause. The memory was already full: "
+        "look at the largest buffers and the live arrays."
+    ] * bool(size)
 
 
 TEMPORARIES = (

@@ -47,6 +47,23 @@ def test_a_report_reads_as_its_golden_text(case: str) -> None:
     assert text == file.read_text()
 
 
+@pytest.mark.parametrize(
+    ("verdict", "searches"),
+    [
+        ("4 MiB must be freed.", True),
+        ("To fit, return less, use a narrower dtype, or shard over 2 or more such devices.", True),
+        ("To fit, return less or shard over 3 or more such devices.", False),
+    ],
+)
+def test_no_search_is_advised_where_no_change_can_help(verdict: str, searches: bool) -> None:
+    """Where the output alone exceeds the device, also in a narrower dtype."""
+    report = dataclasses.replace(stored("train"), verdict=verdict)
+    lines = str(report).splitlines()
+
+    line = "  To search for a change that makes the step fit: hbmwatch.plan(train_step, ...)"
+    assert (line in lines) == searches
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_report_fits_a_terminal(case: str) -> None:
     """Below 100 columns, at most about 40 lines, no color."""

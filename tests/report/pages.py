@@ -75,7 +75,7 @@ REPORT = OomReport(
             buffers=("late", "layer_2/same"),
         ),
     ),
-    verdict="This frees up to 512 MiB; 133 MiB is needed: enough.",
+    verdict="This frees up to 512 MiB; 133 MiB must be freed, so this is probably enough.",
     notes=("a note",),
     missing=("the device's memory: not asked",),
     logdir="/tmp/xprof",

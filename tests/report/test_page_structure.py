@@ -77,7 +77,7 @@ def test_the_page_has_the_words_of_the_text(show: Show) -> None:
     (title,) = texts(browser, "h1")
     assert text.startswith(f"hbmwatch: {title}\n  needs 2.13 GiB per device; 2.00 GiB available; ")
     assert "\n  What to try first\n    1. donate params (frees up to 512 MiB)\n" in text
-    saves = "frees up to 512 MiB128 MiB is needed: enough by itself"
+    saves = "frees up to 512 MiB128 MiB must be freed: enough by itself"
     assert texts(browser, ".findings .saves") == [saves]
     assert texts(browser, ".verdict") == [REPORT.verdict]
     assert f"\n    {REPORT.verdict}\n" in text

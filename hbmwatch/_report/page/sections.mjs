@@ -41,7 +41,7 @@ function link(address) {
 function enough(saved, needed) {
   if (!needed) return [];
   const verdict = saved >= needed ? "enough by itself" : "not enough by itself";
-  return [make("span", { class: "needed" }, `${formatSize(needed)} is needed: ${verdict}`)];
+  return [make("span", { class: "needed" }, `${formatSize(needed)} must be freed: ${verdict}`)];
 }
 
 function findingCard(finding, n, needed) {
