@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from hbmwatch._cli.console import look_of, print_on_stderr, progress
 from hbmwatch._cli.logs import open_log
 from hbmwatch._messages.job_log import LogEnd
 from hbmwatch._messages.notes import message_notes
+from hbmwatch._messages.own_reports import has_report
 from hbmwatch._messages.possible import possible_oom
 from hbmwatch._messages.stream import find_in_log
 from hbmwatch._records.addresses import remote_address
@@ -37,6 +38,12 @@ _BEGINNING = 1 << 12
 # How many lines of a file, and how many files, the place of an error names.
 _LINES, _FILES = 5, 4
 
+# A command is on a line of its own, so that it can be copied.
+_START = (
+    "next: to see which buffers filled the memory, put @watch_hbm on the step, or start the job "
+    "with\n  hbmwatch run SCRIPT"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -49,11 +56,15 @@ class _Found:
 
 @dataclass(slots=True)
 class _Places:
-    """Where equal errors were found: the first lines of each file, and how many there are."""
+    """Where equal errors were found: the first lines of each file, and how many there are.
+
+    `reported` is the first place where a report of hbmwatch is.
+    """
 
     report: OomReport
     lines: dict[str, list[int | None]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    reported: _Found | None = None
 
     def add(self, found: _Found) -> None:
         """Add a place."""
@@ -61,6 +72,9 @@ class _Places:
         self.counts[found.file] = self.counts.get(found.file, 0) + 1
         if len(lines) < _LINES:
             lines.append(found.line)
+        is_stored = found.line is None
+        if self.reported is None and (is_stored or has_report(found.report.message.text)):
+            self.reported = found
 
     def sentence(self) -> str:
         """Where the errors are: "Found 2 times: train.log, lines 7 and 9"."""
@@ -105,7 +119,8 @@ def _run(options: argparse.Namespace) -> int:
             groups = _distinct(found)
         count = len(groups)
         look = look_of(options)
-        print("\n\n".join(_text(one, look) for one in groups), end="\n" if groups else "")
+        texts = [*(_text(one, look) for one in groups), _next(groups)]
+        print("\n\n".join(filter(None, texts)), end="\n" if groups else "")
     for error in unreadable[:-1]:
         print_on_stderr(str(error))
     if unreadable:
@@ -225,6 +240,17 @@ def _distinct(found: Iterable[_Found]) -> list[_Places]:
         key = dataclasses.replace(one.report, message=message)
         groups.setdefault(key, _Places(one.report)).add(one)
     return list(groups.values())
+
+
+def _next(groups: Sequence[_Places]) -> str:
+    """What to do after reading the errors of logs; "" after those that stored reports have."""
+    reported = next((one.reported for one in groups if one.reported is not None), None)
+    if reported is not None:
+        if reported.line is None:
+            return ""
+        name = "the input" if reported.file == "-" else reported.file
+        return f"next: read the report of hbmwatch in {name}, at the error of line {reported.line}"
+    return _START if groups else ""
 
 
 def _text(places: _Places, look: Look) -> str:

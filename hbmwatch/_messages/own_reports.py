@@ -63,12 +63,19 @@ def read_report(fields: dict[str, Any]) -> None:
 
 
 _FUNCTION = re.compile(r"hbmwatch: (\S.{0,60}?) ran out of ")
+# The first line of a report has no figures; the last line of an HbmOomError has.
+_TITLE = re.compile(r"hbmwatch: \S[^\n]{0,200}? ran out of [^\n:]{1,200}\n[ \t]")
 _NO_FUNCTION = "the program"  # what a report writes if it does not know the name
 _PROCESS = re.compile(
     r" process (?P<index>\d{1,7}) of (?P<count>\d{1,7})(?:, on (?P<host>[\w.-]{1,253}))?"
     r"(?:, slice (?P<slice>\d{1,7}))?(?:, devices? [\d, -]{0,200}\d)?"
     r"(?:, at (?P<time>\d{4}-[\dT:.-]{1,30}Z))?"
 )
+
+
+def has_report(text: str) -> bool:
+    """Whether a text has a report of hbmwatch, and not only its headline."""
+    return bool(_TITLE.search(text))
 
 
 def reported_function(text: str) -> str:

@@ -46,6 +46,32 @@ _ROWS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
+            r"Detected \d{1,9} oom[_-]kill event|killed by the cgroup out-of-memory handler"
+            r"|(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d"
+        ),
+        _HOST.format(cause="the operating system killed a process for it"),
+    ),
+    (
+        # Docker and Kubernetes write the word where nothing was killed, too.
+        re.compile(
+            r"\breason\"?[:=]\s{0,20}\"?OOMKilled\b|\bOOMKilled\"?[:=]\s{0,20}true\b"
+            r"|\d/\d{1,4}\s{1,20}(?:Init:)?OOMKilled\b",
+            re.IGNORECASE,
+        ),
+        _HOST.format(cause="the container was killed at its limit (OOMKilled)"),
+    ),
+    (
+        re.compile(r"\b(?:Task|Actor) was killed due to the node running low on memory"),
+        _HOST.format(cause="Ray killed a task or an actor for it"),
+    ),
+    (
+        re.compile(r"\bexit(?:ed with)? code:?\s{1,20}137\b", re.IGNORECASE),
+        "A process was killed (exit code 137 is SIGKILL). Possibly host memory ran out: the "
+        "operating system kills processes for it. A time limit or a preemption ends them like "
+        "this, too.",
+    ),
+    (
+        re.compile(
             r"operation gpu\w{1,40}Create\([^()]{0,100}\) failed: (?:cuSolver|cuBLAS|cuSPARSE|"
             r"hipSOLVER|hipBLAS|rocBLAS)? ?internal error",
             re.IGNORECASE,

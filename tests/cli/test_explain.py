@@ -19,9 +19,14 @@ import pytest
 
 from hbmwatch import OomReport, parse_oom, parse_ooms
 from hbmwatch._messages.notes import message_notes
+from hbmwatch._report.text import headline
 from tests.cli.support import LOG, run
 
 SAMPLES = sorted((Path(__file__).parents[1] / "messages" / "samples").glob("*.txt"))
+NEXT = (
+    "next: to see which buffers filled the memory, put @watch_hbm on the step, or start the job "
+    "with\n  hbmwatch run SCRIPT\n"
+)
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -34,7 +39,27 @@ def test_a_file_gives_the_report_of_its_message(
     assert message is not None
     place = f"Found in {tmp_path / 'log'}, line 2."
     report = OomReport(message, notes=(place, *message_notes(message)))
-    assert run(capsys, "explain", str(tmp_path / "log")) == (0, f"{report}\n", "")
+    assert run(capsys, "explain", str(tmp_path / "log")) == (0, f"{report}\n\n{NEXT}", "")
+
+
+def test_a_log_with_a_report_says_where_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In place of how to get one; a headline alone is no report."""
+    message = parse_oom(LOG)
+    assert message is not None
+    report, path = OomReport(message), tmp_path / "log"
+
+    path.write_text(f"start\n{LOG}{report}\n")
+    _, out, _ = run(capsys, "explain", str(path))
+    assert (
+        out.splitlines()[-1]
+        == f"next: read the report of hbmwatch in {path}, at the error of line 3"
+    )
+
+    path.write_text(f"start\n{LOG}{headline(report)}\n")
+    _, out, _ = run(capsys, "explain", str(path))
+    assert out.endswith(NEXT) and out.count("next: ") == 1
 
 
 def test_each_failure_of_a_log_has_a_report(
@@ -112,7 +137,7 @@ def test_equal_messages_are_one_report(
     )
     report = OomReport(message, notes=(place, *message_notes(message)))
     files = [f"{host}.log" for host in range(6)]
-    assert run(capsys, "explain", *files) == (0, f"{report}\n", "")
+    assert run(capsys, "explain", *files) == (0, f"{report}\n\n{NEXT}", "")
     status, out, _ = run(capsys, "explain", "--json", *files)
     assert (status, len(json.loads(out))) == (0, 18)
 
