@@ -49,7 +49,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache",
         metavar="FOLDER",
         help="a folder for verdicts, so that an unchanged step is not compiled again; "
-        "'' stores none (default: hbmwatch in the user's cache folder)",
+        "'' turns the cache off (default: hbmwatch in the user's cache folder)",
     )
     add_json_option(parser)
 

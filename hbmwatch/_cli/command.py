@@ -59,8 +59,8 @@ def add_color_option(parser: argparse.ArgumentParser) -> None:
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="show limits and figures over them in color, and sizes with a bar (default: auto: on "
-        "a terminal; NO_COLOR and CI turn it off)",
+        help="color limits and the figures that exceed them; draw a bar for each size (default: "
+        "auto: on a terminal; NO_COLOR and CI turn it off)",
     )
 
 

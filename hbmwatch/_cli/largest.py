@@ -73,7 +73,7 @@ def _show_try(size: int, fit: Fit) -> None:
 
 COMMAND = Command(
     name="largest",
-    purpose="find the largest size with which a step fits a device",
+    purpose="find the largest size for which a step fits a device",
     examples=(
         "hbmwatch largest pkg.model:step --args pkg.model:args_of --on v5e --multiple-of 8",
         "hbmwatch largest pkg.model:step --args pkg.model:args_of --on v6e,h100 --proof assigned",

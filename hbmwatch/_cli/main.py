@@ -49,9 +49,9 @@ COMMANDS = (
 _EXIT_CODES = """\
 exit status:
   0    done
-  1    no out-of-memory error found; or a step does not fit, is over budget, or has no verdict
+  1    no OOM found; a step does not fit, is over budget or has no verdict; script of `run` failed
   2    usage error
-  3    a file is missing, empty or damaged, has no such module, or cannot be written
+  3    an input cannot be read or used, or an output cannot be written
   130  interrupted
   141  output pipe closed
 """

@@ -43,7 +43,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--other-values",
         action="store_true",
-        help="let a change with other values, such as bfloat16, be the best one",
+        help="also accept a change that alters the computed values, such as bfloat16, as the best",
     )
     parser.add_argument(
         "--html", metavar="FILE", help="also write a page with the memory before and after"
@@ -96,7 +96,7 @@ def _save(found: Plan, file: str) -> None:
 
 COMMAND = Command(
     name="plan",
-    purpose="find a change with which a step fits a device",
+    purpose="find a change that makes a step fit a device",
     examples=(
         "hbmwatch plan pkg.model:step --args pkg.model:args_of --size 16 --on v5e",
         "hbmwatch plan pkg.model:step --args pkg.model:ARGS --on h100 --html plan.html",

@@ -30,7 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--logdir",
         metavar="DIR",
-        help="the folder that receives the profile, or its address, such as gs://bucket/xprof",
+        help="the folder to write the profile to, or its address, such as gs://bucket/xprof",
     )
     parser.add_argument("--html", metavar="FILE", help="write the report of an OOM as an HTML page")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module by name")

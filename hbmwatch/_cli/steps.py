@@ -41,7 +41,7 @@ def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False)
         type=positive_number,
         default=600,
         metavar="S",
-        help="seconds for each compile, without tracing (default: 600)",
+        help="time limit for each compile in seconds, tracing not included (default: 600)",
     )
 
 
@@ -51,7 +51,7 @@ def add_size_option(parser: argparse.ArgumentParser) -> None:
         "--size",
         type=positive_number,
         metavar="N",
-        help="the size that the function of --args is called with",
+        help="the size N to pass to the function that --args names",
     )
 
 
