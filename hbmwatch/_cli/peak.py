@@ -183,9 +183,8 @@ def _notes(loaded: Loaded, module: str | None, limit: int | None, device: str) -
     if loaded.host:
         notes.append(_which("host", loaded.host, loaded.other_hosts))
     if module is None and len(loaded.modules) > 1:
-        which = "the" if loaded.unreadable else str(len(loaded.modules))
-        could = " that could be read" if loaded.unreadable else ""
-        notes.append(f"The largest of {which} modules{could}; --module shows another one.")
+        which = "the modules that could be read" if loaded.unreadable else len(loaded.modules)
+        notes.append(f"This module has the highest peak of {which}; --module shows another.")
     return tuple(notes)
 
 
@@ -214,10 +213,10 @@ def _left_out(unreadable: Sequence[str]) -> list[str]:
 def _which(what: str, name: str, others: tuple[str, ...]) -> str:
     """Which run or host this is, and which others there are."""
     if not others:
-        return f"This is {what} {name}."
+        return f"{what.capitalize()} {name}."
     more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
     listed = ", ".join(others[:_LISTED]) + more
-    return f"This is {what} {name}; --{what} shows another one: {listed}."
+    return f"{what.capitalize()} {name}. For another one: --{what} {listed}."
 
 
 def _verdict(summary: PeakSummary, limit: int, device: str) -> str:

@@ -84,7 +84,7 @@ def _named(runs: list[Location], name: str) -> Location:
     for run in runs:
         if run.name == name:
             return run
-    raise CommandError(f"there is no run {clean(name, 200)!r}; run without --run to list all")
+    raise CommandError(f"there is no run {clean(name, 200)!r}; `hbmwatch show DIR` lists all runs")
 
 
 def _show(run: Location, options: argparse.Namespace) -> int:

@@ -121,7 +121,7 @@ class Child:
             if seen_enough(self.dump):
                 return Answer("stopped", cpu_seconds=self._kill())
             if time.monotonic() >= until:
-                error = f"still compiling after {round(timeout_s, 1):g} s"
+                error = f"still compiling after {round(timeout_s, 0 if timeout_s >= 1 else 1):g} s"
                 return Answer("timeout", error, cpu_seconds=self._kill())
             time.sleep(_POLL_S)
 

@@ -23,6 +23,7 @@ _LEAST_GAIN = 0.03
 # How many of those that fit by assignment are compiled to the end, until one is accepted.
 _MOST_PROVED = 3
 INTERRUPTED = "interrupted"
+_MORE_TIME = "; allow more time with seconds=... (--seconds)"
 
 
 class Search:
@@ -195,11 +196,12 @@ class Search:
             if best.fit.proof == "compiled":
                 return
             if self._tries.is_over:
-                self.error = f"{NO_TIME} to compile the best change to the end"
+                self.error = f"{NO_TIME} to compile the best change fully{_MORE_TIME}"
                 return
             fit, facts = self._tries.compile(best.call, "compiled")
             if fit.fits is None:
-                self.error = f"the best change was not compiled to the end: {fit.error}"
+                more = _MORE_TIME if self._tries.is_over else ""
+                self.error = f"the best change was not compiled fully: {fit.error}{more}"
                 return
             proved = dataclasses.replace(best, fit=fit, facts=facts)
             self._tries.done[self._tries.done.index(best)] = proved

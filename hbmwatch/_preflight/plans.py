@@ -17,6 +17,12 @@ from hbmwatch._preflight.verdicts import SCHEMA, Fit
 from hbmwatch._records.sizes import format_size
 
 _INDENT = "     "
+# What `kind` says, as a plan explains it where a kind is first shown.
+_KINDS: Mapping[Kind, str] = {
+    "A": "the same values, no recomputation",
+    "B": "the same values up to rounding",
+    "C": "other values",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,7 @@ class Plan:
             return step
         others = " with the same values" if any(row.fits for row in self.rows) else ""
         raise ValueError(
-            f"tried {plural(len(self.rows), 'change')}; none makes the step fit{others}. "
+            f"tried {plural(len(self.rows), 'change')}; {none_fits(self.rows)}{others}. "
             "plan.rows lists what was tried, and row.apply(step) applies a row"
         )
 
@@ -203,12 +209,17 @@ class Plan:
         Path(path).write_text(page, encoding="utf-8")
 
     def __str__(self) -> str:
-        lines = [f"as it is: {self.before}", *self.notes]
+        lines = [f"unchanged step: {self.before}", *self.notes]
         fitting = [row for row in self.rows if row.fits]
+        explained: set[Kind] = set()
         for number, row in enumerate(fitting, 1):
-            lines += [f"{number:>3}. {row}", *_details(row)]
+            kind = row.kind if row.kind in explained else f"{row.kind}: {_KINDS[row.kind]}"
+            explained.add(row.kind)
+            best = "(best) " if row is self.best else ""
+            head = f"{best}{' + '.join(row.changes)} [{kind}]: {row.fit}"
+            lines += [f"{number:>3}. {head}", *_details(row)]
         if not fitting and not self.before.fits:
-            lines.append(f"tried {plural(len(self.rows), 'change')}; none makes the step fit")
+            lines.append(f"tried {plural(len(self.rows), 'change')}; {none_fits(self.rows)}")
         refused = [row for row in self.rows if not row.fits]
         if refused:
             lines += ["tried:", *(f"{_INDENT}{line}" for line in _refused(refused))]
@@ -217,6 +228,12 @@ class Plan:
         if self.error:
             lines.append(f"the search ended early: {self.error}")
         return "\n".join(lines)
+
+
+def none_fits(rows: Sequence[PlanRow]) -> str:
+    """That no row fits, or that none is known to, where a row has no verdict."""
+    unknown = any(row.fits is None for row in rows)
+    return "no change is known to fit" if unknown else "none makes the step fit"
 
 
 def _details(row: PlanRow) -> list[str]:
@@ -240,5 +257,5 @@ def _refused(rows: Sequence[PlanRow]) -> Iterator[str]:
             verdict = "does not fit"
         else:
             verdict = f"does not fit, peak {format_size(best.peak_bytes)}"
-        more = f" (the best of {len(alike)} tries)" if len(alike) > 1 else ""
+        more = f" (the smallest of {len(alike)} tries)" if len(alike) > 1 else ""
         yield f"{' + '.join(changes)}: {what}: {verdict}{more}"

@@ -139,8 +139,9 @@ class Fit:
         """How the verdict was reached."""
         if self.proof == "compiled":
             return "compiled" if self.fits or not self.error else "rejected by the compiler"
-        uncounted = ", without the code" if self.target.startswith(("v", "tpu")) else ""
-        return f"by buffer assignment{uncounted}"
+        is_tpu = self.target.startswith(("v", "tpu"))
+        uncounted = "; the size of the code is not included" if is_tpu else ""
+        return f"from the buffer assignment{uncounted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,24 +232,30 @@ class Largest:
         if self.next_size is None and self.error:
             return f"{self.size} is the largest {step} found so far that fits {target}."
         if self.next_size is None:
-            return f"{self.size} is the largest {step} that was tried, and it fits {target}."
+            shown = f"{self.size} is the largest {step} that was tried"
+            return f"{shown}, and it fits {target} {self._how()}."
         return f"{self.size} is the largest {step} found that fits {target}."
 
     def _proved(self) -> list[str]:
         """How both ends of the search were checked."""
         if self.size is None:  # the answer has the verdict
             return []
-        left = self.fit.left_bytes
-        room = "" if left is None else f", {format_size(left)} left"
-        how = "compiled" if self.fit.proof == "compiled" else "by buffer assignment"
-        sentences = [f"{self.size} fits ({how}{room})."]
+        said = self.next_size is None and not self.error
+        sentences = [] if said else [f"{self.size} fits {self._how()}."]
         over = self.tried.get(self.next_size) if self.next_size is not None else None
         if over is not None:
             left = over.left_bytes
             by = f", {format_size(-left)} over" if left is not None and left < 0 else ""
-            how = over._rests_on().partition(", without")[0]
+            how = over._rests_on().partition(";")[0]
             sentences.append(f"{self.next_size} does not ({how}{by}).")
         return sentences
+
+    def _how(self) -> str:
+        """How it is known that the size fits, and what is left."""
+        left = self.fit.left_bytes
+        room = "" if left is None else f", {format_size(left)} left"
+        how = "compiled" if self.fit.proof == "compiled" else "from the buffer assignment"
+        return f"({how}{room})"
 
     def _sawtooth(self) -> list[str]:
         """A warning where a larger size fits although a smaller one does not."""

@@ -81,7 +81,8 @@ class Verification:
             return finding
         fits = {True: "fits", False: "still does not fit", None: "compiles"}[self.fits]
         evidence = finding.evidence.rstrip(".")
-        result = f". Measured ({self.change}): {fits}, peak {format_size(self.peak_bytes)}."
+        same = "" if self.saves_bytes else ", unchanged"
+        result = f". Measured ({self.change}): {fits}, peak {format_size(self.peak_bytes)}{same}."
         return dataclasses.replace(
             finding,
             saves_bytes=self.saves_bytes,
@@ -94,7 +95,8 @@ class Verification:
         if self.peak_bytes is None or self.peak_bytes_before is None:
             return f"{self.change}: {self.error or 'not measured'}"
         peak, before = format_size(self.peak_bytes), format_size(self.peak_bytes_before)
-        return f"{self.change}: {fits}, peak {peak} (was {before}){self._left()}"
+        change = f"(was {before})" if self.saves_bytes else "(unchanged: this frees nothing)"
+        return f"{self.change}: {fits}, peak {peak} {change}{self._left()}"
 
     def _left(self) -> str:
         """How far the changed program is from the limit; "" where that is not known."""

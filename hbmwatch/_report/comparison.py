@@ -107,7 +107,9 @@ class Comparison:
         change = f"{format_size(needed)} was above {limit}; "
         change += f"the change {'frees' if after <= before else 'adds'} "
         change += f"{format_size(abs(before - after))}: "
-        return f"{change}enough." if left >= 0 else f"{change}{format_size(-left)} remains."
+        if left >= 0:
+            return f"{change}enough."
+        return f"{change}the second still does not fit, by {format_size(-left)}."
 
     def findings(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]] | None:
         """The findings that only the first program has, and those that only the second has.

@@ -54,10 +54,12 @@ def _proved(failed: FailedCall, seconds: float) -> Proved:
 
 
 def _sentence(found: Plan) -> str:
+    from hbmwatch._preflight.plans import none_fits
+
     row = found.best or next((row for row in found.rows if row.fits), None)
     if row is None:
         ended = f"; the search ended early: {found.error}" if found.error else ""
-        return f"{len(found.rows)} changes were tried; none makes the step fit{ended}"
+        return f"{len(found.rows)} changes were tried; {none_fits(found.rows)}{ended}"
     code = "; ".join(row.code.splitlines())
     return f"{' + '.join(row.changes)} {row.fit}. Write: {code}. Values: {row.values}"
 

@@ -73,7 +73,7 @@ def test_show_shows_one(logdir: Path, capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--run", "none"], "there is no run 'none'; run without --run to list all"),
+        (["--run", "none"], "there is no run 'none'; `hbmwatch show DIR` lists all runs"),
         (["--html", "page.html"], "--html writes one report: choose a run with --run"),
     ],
 )

@@ -39,7 +39,7 @@ def test_without_a_module_the_largest_is_shown(
     status, out, err = run(capsys, "peak", str(profile))
     assert (status, err) == (0, "")
     assert out.startswith("hbmwatch: memory peak of jit_triple\n  Peak of jit_triple: 34.3 MiB")
-    assert "note: The largest of " in out
+    assert "note: This module has the highest peak of " in out
     assert f"profile: xprof --logdir={profile} --port=6006" in out
 
 
@@ -60,7 +60,8 @@ def test_what_could_not_be_read_is_named(
     assert (status, err) == (0, "")
     report = OomReport.from_dict(json.loads(out))
     assert report.notes[-1] == (
-        "The largest of the modules that could be read; --module shows another one."
+        "This module has the highest peak of the modules that could be read; --module shows "
+        "another."
     )
     assert report.missing == (
         f"other modules: {tmp_path / 'c.xplane.pb'} is empty (0 bytes)",
@@ -155,13 +156,11 @@ def test_the_run_and_the_host_are_named(
             copy.write_bytes(file.read_bytes())
     status, out, _ = run_peak(capsys, tmp_path)
     assert status == 0
-    assert (
-        "This is run 2026_03_02_10_00_00; --run shows another one: 2026_03_01_10_00_00, first."
-    ) in out
-    assert "This is host vm-0." in out
+    assert ("Run 2026_03_02_10_00_00. For another one: --run 2026_03_01_10_00_00, first.") in out
+    assert "Host vm-0." in out
     _, out, _ = run_peak(capsys, tmp_path, "--run", "first", "--host", "vm-1")
-    assert "This is run first; --run shows another one: 2026_03_02_10_00_00, 2026_" in out
-    assert "This is host vm-1." in out
+    assert "Run first. For another one: --run 2026_03_02_10_00_00, 2026_" in out
+    assert "Host vm-1." in out
     assert run_peak(capsys, tmp_path, "--host", "vm-2")[0] == 3
 
 

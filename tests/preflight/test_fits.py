@@ -64,7 +64,7 @@ def test_a_compile_of_a_minute_is_stopped_at_the_buffer_assignment() -> None:
     fit = fits(step, *args_of(1024), on="v5e", proof="assigned")
 
     assert (fit.fits, fit.proof, fit.code_bytes) == (True, "assigned", None)
-    assert str(fit).endswith("; by buffer assignment, without the code")
+    assert str(fit).endswith("; from the buffer assignment; the size of the code is not included")
 
 
 @pytest.mark.gpu

@@ -135,7 +135,7 @@ def test_by_assignment_nothing_is_called_compiled() -> None:
     result = found(tries, LIMIT, True, 1, None, "assigned")
 
     assert (result.size, result.proof, result.fit.proof) == (16125, "assigned", "assigned")
-    assert "16125 fits (by buffer assignment, 1 MiB left)" in str(result)
+    assert "16125 fits (from the buffer assignment, 1 MiB left)" in str(result)
 
 
 def sawtooth(n: int) -> int:
@@ -179,10 +179,10 @@ def test_an_exception_of_the_users_code_has_what_was_tried_before() -> None:
         found(Tries(ask, 1, None), None, True, 1, None, "assigned")
     assert caught.value.__notes__ == [
         "hbmwatch tried 4, and before it:\n"
-        "  1 fits v5e: needs 1 MiB; 15.75 GiB available; 15.75 GiB left; by buffer assignment, "
-        "without the code\n"
-        "  2 fits v5e: needs 2 MiB; 15.75 GiB available; 15.75 GiB left; by buffer assignment, "
-        "without the code"
+        "  1 fits v5e: needs 1 MiB; 15.75 GiB available; 15.75 GiB left; from the buffer "
+        "assignment; the size of the code is not included\n"
+        "  2 fits v5e: needs 2 MiB; 15.75 GiB available; 15.75 GiB left; from the buffer "
+        "assignment; the size of the code is not included"
     ]
     with pytest.raises(ZeroDivisionError) as caught:
         largest(scaled, lambda n: (n // 0,), limit_bytes=MIB)
@@ -223,4 +223,4 @@ def test_a_search_ends_where_memory_does_not_grow(total_of: Callable[[int], int]
 
     bounded = found(Tries(compiler(total_of), 1, None), LIMIT, True, 1, 10**6, "assigned")
     assert (bounded.size, bounded.next_size, bounded.error) == (10**6, None, "")
-    assert str(bounded).startswith("1000000 is the largest size that was tried, and it fits v5e.")
+    assert str(bounded).startswith("1000000 is the largest size that was tried, and it fits v5e (")

@@ -77,7 +77,8 @@ def test_what_was_not_tried_has_a_reason() -> None:
         "output-sharding": "the step is not on a mesh of several devices",
         "state-sharding": "no argument is on a mesh of several devices",
         "sharding": "no argument is on a mesh of several devices",
-        "in-loop": "no loop alone reads a value that is fetched from the host or cast before it",
+        "in-loop": "no value is cast, or fetched from the host, before a loop that is its only "
+        "reader",
         "inner-pieces": "the step fits with an earlier change",
         "constraint": "the step fits with an earlier change",
         "host-outputs": "the step fits with an earlier change",
@@ -233,20 +234,30 @@ def row(changes: str, kind: Any, fit: Fit, where: tuple[str, ...] = ()) -> PlanR
 
 
 TEXT = """\
-as it is: does not fit v5e: needs 20.00 GiB; 15.00 GiB available; 5.00 GiB over the limit; \
-by buffer assignment, without the code
+unchanged step: does not fit v5e: needs 20.00 GiB; 15.00 GiB available; 5.00 GiB over the limit; \
+from the buffer assignment; the size of the code is not included
 arguments are large
-  1. donation + pieces [B]: fits v5e: needs 12.00 GiB; 15.00 GiB available; 3.00 GiB left; compiled
+  1. (best) donation + pieces [B: the same values up to rounding]: fits v5e: needs 12.00 GiB; \
+15.00 GiB available; 3.00 GiB left; compiled
      write: write donation
      write: write pieces
      where: model.py:40
      values: the same
 tried:
-     donation: doing donation: does not fit, peak 18.00 GiB (the best of 2 tries)
+     donation: doing donation: does not fit, peak 18.00 GiB (the smallest of 2 tries)
      bfloat16: doing bfloat16: no verdict: TypeError: float32 only
 not tried:
      sharding: no mesh
 the search ended early: interrupted"""
+
+
+@pytest.mark.parametrize(
+    ("fitting", "said"), [(False, "none makes the step fit"), (None, "no change is known to fit")]
+)
+def test_a_try_without_a_verdict_is_not_said_not_to_fit(fitting: bool | None, said: str) -> None:
+    """It might fit."""
+    rows = (row("donation", "A", verdict(False, 18)), row("pieces", "B", verdict(fitting, 17)))
+    assert f"tried 2 changes; {said}" in str(Plan(verdict(False, 20), rows)).splitlines()
 
 
 def test_a_plan_reads_as_text() -> None:

@@ -234,3 +234,10 @@ def test_the_text_says_whether_the_change_is_enough(
 
     words = {True: "fits", False: "does not fit", None: "compiles"}[fits]
     assert str(found) == f"donating x: {words}, peak 6.00 GiB (was 12.00 GiB){verdict}"
+
+
+def test_the_text_says_that_a_change_frees_nothing() -> None:
+    """Where the peak is the same."""
+    found = Verification("donating x", None, 12 * 2**30, 12 * 2**30)
+
+    assert str(found) == "donating x: compiles, peak 12.00 GiB (unchanged: this frees nothing)"

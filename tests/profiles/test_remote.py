@@ -107,7 +107,7 @@ def test_every_command_reads_a_run_in_a_bucket(
     )
     assert shown == (0, f"{report}\n", "")
     assert (listed[0], listed[1].splitlines()[1:]) == (0, [f"  {local.name}"])
-    assert f"This is run {local.name}." in unwrapped(peak[1])
+    assert f"Run {local.name}." in unwrapped(peak[1])
     assert "xprof --logdir" not in peak[1]
     assert folded == (0, f"{fold_reports([report, read_report(stored)])}\n", "")
     assert same[0] == 0 and "1.00 PiB -> 1.00 PiB (+0 B)" in same[1]
@@ -162,8 +162,8 @@ def test_a_remote_folder_is_searched_for_runs(
         )
 
     peak = unwrapped(run(capsys, "peak", "s3://bucket/search")[1])
-    assert "This is run eval/2026_01_02_03_04_05" in peak
-    assert "This is host host-1." in peak
+    assert "Run eval/2026_01_02_03_04_05" in peak
+    assert "Host host-1." in peak
     assert load_peak_summary(f"{run_of_jax}/host-2.xplane.pb") == report.summary
     status, out, err = run(capsys, "show", "s3://bucket/damaged")
     assert (status, out) == (1, "")

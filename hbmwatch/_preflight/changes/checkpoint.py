@@ -46,7 +46,8 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     if not found:
         raise NothingToChange(
             "no function is called several times in what the step differentiates, or what is "
-            "called is in a jax.checkpoint already"
+            "called is in a jax.checkpoint already; if a Python loop repeats a layer, move its "
+            "body into a function, so that plan can try it"
         )
     for placement in found:
         yield Checkpoint(

@@ -22,7 +22,7 @@ from hbmwatch._preflight.changes.sources import line_of
 
 # Smaller values are not worth the work in each step.
 _LARGE_BYTES = 1 << 20
-_NOTHING = "no loop alone reads a value that is fetched from the host or cast before it"
+_NOTHING = "no value is cast, or fetched from the host, before a loop that is its only reader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,7 +223,7 @@ def test_what_more_than_a_loop_reads_stays_in_front_of_it() -> None:
 
     args = jnp.ones((2, 1024, 1024), jnp.bfloat16), jnp.ones((2, 1024))
     for step in (other, carried):
-        with pytest.raises(NothingToChange, match="no loop alone reads"):
+        with pytest.raises(NothingToChange, match="before a loop that is its only reader"):
             first("in-loop", jax.jit(step), *args)
 
 

@@ -26,8 +26,8 @@ REFUSES = {
     ("sharding", "one"): "no argument is on a mesh of several devices",
     ("constraint", "one"): "the step is not on a mesh of several devices",
     **{
-        ("in-loop", place): "no loop alone reads a value that is fetched from the host or cast "
-        "before it"
+        ("in-loop", place): "no value is cast, or fetched from the host, before a loop that is "
+        "its only reader"
         for place in ("one", "mesh")
     },
     ("inner-pieces", "one"): "the program has no loop and no checkpoint",
