@@ -14,7 +14,7 @@ class Offer(NamedTuple):
 
     Attributes:
         folder: A folder of the library, as it stands in the path of a frame.
-        slug: The finding.
+        slug: The finding, or IN_GROUPS.
         text: A sentence.
     """
 
@@ -23,6 +23,8 @@ class Offer(NamedTuple):
     text: str
 
 
+# The finding "residuals" where a checkpoint goes around several layers.
+IN_GROUPS = "residuals in groups"
 # One row a library and finding; the first row whose folder is in a frame counts.
 OFFERS = (
     Offer("/keras/", "residuals", "In Keras: build the layers under keras.RematScope."),
@@ -34,6 +36,15 @@ OFFERS = (
         "In diffrax: RecursiveCheckpointAdjoint(checkpoints=...) with fewer checkpoints.",
     ),
     Offer("/equinox/", "residuals", "In equinox: equinox.filter_checkpoint around the layer."),
+    Offer("/flax/nnx/", IN_GROUPS, "In flax nnx: nnx.remat around a function of several layers."),
+    Offer(
+        "/flax/linen/", IN_GROUPS, "In flax linen: nn.remat(Group) for a module of several layers."
+    ),
+    Offer(
+        "/equinox/",
+        IN_GROUPS,
+        "In equinox: equinox.filter_checkpoint around a function of several layers.",
+    ),
     Offer(
         "/diffrax/",
         "stacked-outputs",

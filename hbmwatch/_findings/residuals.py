@@ -11,7 +11,7 @@ from hbmwatch._findings import classify
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.layers import around
-from hbmwatch._findings.libraries import offered
+from hbmwatch._findings.libraries import IN_GROUPS, offered
 from hbmwatch._findings.phrases import at_line, at_lines, plural
 from hbmwatch._findings.saved import (
     AROUND_STEP,
@@ -111,7 +111,8 @@ def _in_groups(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int, fre
         f"{kept}. A checkpoint around a single {one} keeps what goes into it, which is about as "
         "large.",
         remedy=f"{how}: it keeps what goes into each group, and recomputes one group at a time. Or "
-        "use a smaller batch, with gradients accumulated over micro-batches.",
+        "use a smaller batch, with gradients accumulated over micro-batches."
+        + ("" if steps else offered(facts, IN_GROUPS, saved)),
         saves_bytes=freed,
         buffers=saved,
         will_not_help=f"{AROUND_STEP}; jax.checkpoint around each {one}",

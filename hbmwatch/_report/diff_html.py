@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 200  # of a table; what is left is one row
 _MOST_POINTS = 4000  # of a curve; of more, the highest of each group is drawn
 # Each module imports only earlier ones, so that they can stand in one script in this order.
-SCRIPTS = ("format", "dom", "cells", "address", "changes", "curve", "diff")
+SCRIPTS = ("format", "dom", "choice", "cells", "address", "changes", "curve", "diff")
 
 
 def diff_page(comparison: Comparison, before: str, after: str, grouping: str = "origin") -> str:
@@ -70,6 +70,7 @@ def _data(comparison: Comparison, before: str, after: str, grouping: str) -> dic
             for name, label in GROUPINGS.items()
         ],
         "findings": None if found is None else {"gone": plain(found[0]), "new": plain(found[1])},
+        "why_no_findings": comparison.why_no_findings(),
     }
 
 

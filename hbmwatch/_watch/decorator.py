@@ -8,6 +8,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import jax
@@ -135,7 +136,7 @@ def watch_hbm(
         _check_store(remote)
     elif folder is not None:
         with contextlib.suppress(OSError):  # the working directory may have been deleted
-            folder = os.path.abspath(folder)  # the program may leave it before the failure
+            folder = str(Path(folder).absolute())  # the program may leave it before the failure
     if isinstance(on_oom, str) and on_oom != "exit":
         raise ValueError(f"on_oom={on_oom!r}: pass a function or 'exit'")
     calls = None if on_oom == "exit" else on_oom

@@ -134,9 +134,9 @@ def numpyro_draws() -> Any:
 @pytest.mark.parametrize(
     ("build", "slug", "offer"),
     [
-        (equinox, "residuals", "equinox.filter_checkpoint"),
-        (linen, "residuals", "nn.remat(Block)"),
-        (nnx, "residuals", "nnx.remat"),
+        (equinox, "residuals", "equinox.filter_checkpoint around a function of several layers"),
+        (linen, "residuals", "nn.remat(Group)"),
+        (nnx, "residuals", "nnx.remat around a function of several layers"),
         (keras, "residuals", "keras.RematScope"),
         (diffrax_gradient, "residuals", "RecursiveCheckpointAdjoint(checkpoints=...)"),
         (diffrax_steps, "stacked-outputs", "SaveAt(t1=True)"),

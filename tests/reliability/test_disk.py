@@ -113,12 +113,12 @@ def test_a_temporary_folder_of_somebody_else_is_left_alone(
     taken.symlink_to(tmp_path / "elsewhere")
     step = watch_hbm(fill)
 
-    logdirs = {oom_of(step, SMALL).report.logdir for _ in range(10)}
+    ooms = [oom_of(step, SMALL) for _ in range(10)]
 
-    (logdir,) = logdirs
+    (logdir,) = {oom.report.logdir for oom in ooms}
     assert logdir is not None and Path(logdir) != taken
     assert not (tmp_path / "elsewhere").exists()
-    assert len(kept(Path(logdir))) == 10  # a report of this process names each
+    assert len(kept(Path(logdir))) == 10  # each of their reports is in use
 
 
 def test_failures_of_one_second_have_a_profile_each(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_the_time_grows_with_the_size_of_a_hostile_program(
     small: int,
     peak: str,
 ) -> None:
-    """Four times as much takes less than eight times the processor time."""
+    """Four times as much takes less than 12 times the processor time; squared growth takes 16."""
     seconds = []
     for count in (small, 4 * small):
         file = written(tmp_path, make(count))
@@ -159,7 +159,7 @@ def test_the_time_grows_with_the_size_of_a_hostile_program(
         seconds.append(time.process_time() - start)
         assert (status, err) == (0, "")
     assert f"Peak of jit_f: {peak}" in out
-    assert seconds[1] < 8 * max(seconds[0], 0.1)
+    assert seconds[1] < 12 * max(seconds[0], 0.1)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ OPS: tuple[PeakOp, ...] = (
     PeakOp("", size_bytes=3000),
 )
 AFTER = OomReport(
-    OomMessage(""), dataclasses.replace(peak(OPS, points=51), aliased_bytes=256 * MIB)
+    BEFORE.message, dataclasses.replace(peak(OPS, points=51), aliased_bytes=256 * MIB)
 )
 COMPARISON = Comparison(BEFORE, AFTER, 2 * GIB, " (a chip)")
 ARROW_RIGHT, END, HOME = "\ue014", "\ue010", "\ue011"
@@ -179,3 +179,15 @@ def test_a_curve_of_many_points_keeps_its_peak() -> None:
 
     assert len(page) < 150_000
     assert '"heap":[99999,' in page and '"points":100000' in page
+
+
+def test_the_page_says_why_findings_are_not_compared(browser: Any, tmp_path: Path) -> None:
+    """Of a program that did not fail, fewer findings are looked for."""
+    fitting = Comparison(BEFORE, dataclasses.replace(AFTER, message=OomMessage("")))
+    file = tmp_path / "diff.html"
+    file.write_text(diff_page(fitting, "a.json", "b.json"), encoding="utf-8")
+    browser.get(file.as_uri())
+
+    sentence = fitting.why_no_findings()
+    assert sentence.startswith("The findings cannot be compared: the second is not of a failure")
+    assert sentence in texts(browser, "h2 + p")

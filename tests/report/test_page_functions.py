@@ -27,7 +27,7 @@ CONTROLS = {
     "Skip to the buffers": "main.mjs",
     "Memory over the program": "chart.mjs",
     "Groups to show": "tools.mjs",
-    "Group by ": "tools.mjs",
+    "Group by ": "choice.mjs",
     "Mark its buffers": "sections.mjs",
     "Copy as CSV": "copy.mjs",
     "Back to the peak": "chart.mjs",

@@ -2,6 +2,7 @@
 
 import { listenToAddress, readAddress, writeAddress } from "./address.mjs";
 import { signed, size, table } from "./cells.mjs";
+import { groupingChoice } from "./choice.mjs";
 import { draw, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
 
@@ -56,8 +57,7 @@ function groupTable({ label, rows, more, more_bytes: moreBytes }) {
 
 /** The groups of buffers that changed, by one of several groupings, which the address holds. */
 export function groups({ groupings, by }) {
-  const options = groupings.map(({ name, label }) => make("option", { value: name }, label));
-  const select = make("select", { id: "by" }, ...options);
+  const { select, labelled } = groupingChoice(groupings.map(({ name, label }) => [name, label]));
   const shown = make("div", { id: "groups" });
   const view = {
     by,
@@ -81,6 +81,6 @@ export function groups({ groupings, by }) {
   listenToAddress(view);
   return make("section", { class: "card long" },
     make("h2", {}, "What changed at the peak"),
-    make("div", { class: "tools" }, make("label", { class: "by" }, "Group by ", select)),
+    make("div", { class: "tools" }, labelled),
     shown);
 }

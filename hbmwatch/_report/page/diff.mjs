@@ -135,12 +135,12 @@ function findingList(heading, findings) {
     make("p", { class: "muted" }, finding.remedy))))];
 }
 
-function findings({ findings: found }) {
-  if (found === null) return [];
-  const lists = [
-    ...findingList("Gone", found.gone), ...findingList("New", found.new),
-  ];
-  const content = lists.length ? lists : [make("p", {}, "Both programs have the same findings.")];
+function findings({ findings: found, why_no_findings: why }) {
+  if (found === null && !why) return [];
+  const lists = found === null ? []
+    : [...findingList("Gone", found.gone), ...findingList("New", found.new)];
+  const text = why || "Both programs have the same findings.";
+  const content = lists.length ? lists : [make("p", {}, text)];
   return [make("section", { class: "card" }, make("h2", {}, "Findings"), ...content)];
 }
 

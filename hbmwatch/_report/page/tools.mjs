@@ -1,5 +1,6 @@
 // What the reader chooses: a grouping, a group, groups to hide, words, and whether to fold.
 
+import { groupingChoice } from "./choice.mjs";
 import { copyButtons } from "./copy.mjs";
 import { $, make } from "./dom.mjs";
 import { formatCount, formatSize } from "./format.mjs";
@@ -10,12 +11,10 @@ const CHIPS = 14; // the other groups have no button
 
 /** The control for grouping, and the way to the group that is zoomed into. */
 export function grouping() {
-  const options = groupings().map(([value, label]) => make("option", { value }, label));
-  const select = make("select", { id: "by" }, ...options);
+  const { labelled } = groupingChoice(groupings());
   const way = make("nav", { id: "way", "aria-label": "Zoom" });
-  const label = make("label", { class: "by" }, "Group by ", select);
   const chips = { class: "legend", id: "legend", role: "group", "aria-label": "Groups to show" };
-  return [make("div", { class: "tools" }, label, way), make("div", chips)];
+  return [make("div", { class: "tools" }, labelled, way), make("div", chips)];
 }
 
 /** The filter, the switch for folding, how many buffers are listed, and copying. */
