@@ -15,6 +15,8 @@ from typing import Any
 from hbmwatch._cli.command import CommandError, positive_number
 from hbmwatch._records.sizes import read_size
 
+_SMALLEST_WITHOUT_UNIT = 2**20
+
 
 def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """Add the step, --args and --on, and how it is compiled."""
@@ -83,11 +85,22 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def size(text: str) -> int:
-    """An argument that is a size; anything else is a usage error."""
-    found = read_size(text)
+    """An argument that is a size, with units in any case; anything else is a usage error.
+
+    A small number without a unit is one whose unit was forgotten.
+    """
+    shown = text[:80]
+    found = read_size(text) or read_size(_unit_in_xla_case(text))
     if found is None or found.size_bytes < 1:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size")
+        raise argparse.ArgumentTypeError(f"{shown!r} is not a size such as 80GiB")
+    if found.size_bytes < _SMALLEST_WITHOUT_UNIT and text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"{shown!r} is {shown} bytes: write {shown}GiB")
     return found.size_bytes
+
+
+def _unit_in_xla_case(text: str) -> str:
+    """A size whose unit has the case in which XLA prints it: "80 GB", "1.5KiB"."""
+    return text.upper().replace("IB", "iB").replace("BYTE", "byte").replace("byteS", "bytes")
 
 
 def targets(options: argparse.Namespace) -> list[str | None]:

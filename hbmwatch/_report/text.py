@@ -16,6 +16,7 @@ from hbmwatch._records.sizes import format_size
 from hbmwatch._records.text import (
     by_kind,
     clean,
+    columns,
     listed,
     memory_space_name,
     name_and_source,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _SHOWN_FINDINGS = 4
 _DETAILED_FINDINGS = 2
 _SHOWN_SENTENCES = 4
+_LONGEST_COMMAND = 230
 _PLUGINS = {"tpu": "libtpu", "gpu": "plugin"}
 _NOT_IN_MODULE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 OVER_LIMIT = "{} over the limit"
@@ -180,18 +182,23 @@ def report_text(report: ReportData, top: int = 10, look: Look = PLAIN) -> str:
     lines += _sentences("unavailable", report.missing, look)
     command = profile_command(report)
     if command and report.summary is not None:
-        lines += wrapped(f"profile: {clean(command, 230)}", whole_words=True, look=look)
+        lines += _copyable("profile", command, look)
         lines += [f"    (Memory Viewer, module {clean(_module_name(report.summary), 70)})"]
     if report.run is not None:
-        command = f"hbmwatch show {shlex.quote(report.run)}"
-        lines += wrapped(f"report: {clean(command, 230)}", whole_words=True, look=look)
+        lines += _copyable("report", f"hbmwatch show {shlex.quote(report.run)}", look)
     if report.local_run is not None:
-        local = clean(report.local_run, 230)
-        lines += wrapped(f"local copy: {local}", whole_words=True, look=look)
+        lines += _copyable("local copy", report.local_run, look)
     lines += wrapped(sentence(_versions(report)), look=look)
     lines += _links(report.message)
     lines += _plan_lines(report, look)
     return "\n".join(map(look.marked, lines))
+
+
+def _copyable(label: str, text: str, look: Look) -> list[str]:
+    """A command or a path, which is never broken: on a line of its own where it is long."""
+    shown = clean(text, _LONGEST_COMMAND)
+    line = f"  {label}: {shown}"
+    return [line] if columns(line) <= look.width else [f"  {label}:", f"    {shown}"]
 
 
 def _plan_lines(report: ReportData, look: Look) -> list[str]:

@@ -10,6 +10,8 @@ import pytest
 
 from hbmwatch import HbmOomError, OomReport, Process, parse_ooms, watch_hbm
 from hbmwatch._cli.rank_logs import _ranks
+from hbmwatch._records.look import Look
+from hbmwatch._report.text import report_text
 from tests.cli.support import LOG, run
 from tests.live import SMALL, fill
 
@@ -39,7 +41,9 @@ def test_a_run_is_complete_in_itself(tmp_path: Path) -> None:
     assert OomReport.from_dict(stored) == report
     assert Path(report.run, "report.txt").read_text() == f"{report}\n"
     assert Path(report.run, "report.html").read_text() == report.to_html()
-    assert f"report: hbmwatch show {report.run}" in str(report).replace("\n     ", " ")
+    assert f"  report:\n    hbmwatch show {report.run}\n" in str(report)
+    wide = report_text(report, look=Look(width=1000))
+    assert f"\n  report: hbmwatch show {report.run}\n" in wide
 
 
 def test_show_lists_the_runs(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:

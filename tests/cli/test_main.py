@@ -95,6 +95,12 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
         (["peak", "{profile}", "--top", "0"], 2, "argument --top: '0' is not a positive number"),
         (["peak", "{profile}", "--top", "ten"], 2, "--top: 'ten' is not a positive number"),
         (["peak", "{profile}", "--memory-space", "ram"], 2, "invalid choice: 'ram'"),
+        (["peak", "{profile}", "--limit", "80"], 2, "--limit: '80' is 80 bytes: write 80GiB"),
+        (
+            ["peak", "{profile}", "--limit", "80G8"],
+            2,
+            "--limit: '80G8' is not a size such as 80GiB",
+        ),
         (["peak", ""], 2, "argument PATH: the path is empty"),
         (["peak", "{profile}", "--html", ""], 2, "argument --html: the path is empty"),
         (["explain", ""], 2, "argument FILE: the path is empty"),
