@@ -83,6 +83,7 @@ def keep(xspace: bytes | None, logdir: str | None, process_index: int) -> Kept:
             partial.replace(xplane)  # whoever lists the folder finds a whole profile or none
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
+        _reports.pop(run.name, None)
         raise
     if logdir is None:
         drop_old_runs(run.parent)
@@ -98,15 +99,15 @@ def keep_for(report: object, run: str) -> None:
     """
     name = os.path.basename(run)
     if name in _reports:
-        _reports[name] = weakref.ref(report)
+        _reports[name] = weakref.ref(report, lambda _: _reports.pop(name, None))
 
 
 def drop_old_runs(profiles: Path) -> None:
     """Delete old runs in the folder under the temporary folder.
 
-    Of each process the last 8 stay, and of the processes before this one the newest 64 runs. A run
-    of this process also stays while its report is made or in use, and any other run until it is a
-    minute old.
+    Of each process the last 8 stay, and of the processes before this one the newest 64 runs. Any
+    run stays until it is a minute old, and a run of this process while its report is made or in
+    use. A copy of the report does not count.
     """
     written: dict[Path, float] = {}
     with contextlib.suppress(OSError):
@@ -116,17 +117,8 @@ def drop_old_runs(profiles: Path) -> None:
         newest = sorted(written, key=lambda run: written[run], reverse=True)
         others = [run for run in newest if _own_mark() not in run.name]
         for run in {*others[_KEPT_RUNS_OF_USER:], *_beyond_last(newest)}:
-            if _is_unused(run.name, time.time() - written[run]):
+            if run.name not in _reports and time.time() - written[run] > _YOUNG_SECONDS:
                 shutil.rmtree(run, ignore_errors=True)
-                _reports.pop(run.name, None)
-
-
-def _is_unused(name: str, age_seconds: float) -> bool:
-    """Whether no report needs a run any more, as far as this process can know."""
-    if name not in _reports:
-        return age_seconds > _YOUNG_SECONDS
-    report = _reports[name]
-    return report is not None and report() is None
 
 
 def _beyond_last(newest: Iterable[Path]) -> Iterator[Path]:

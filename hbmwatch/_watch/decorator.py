@@ -82,9 +82,9 @@ def watch_hbm(
         fun: The step; or the folder for profiles, as in jax.profiler.trace(folder); or None.
         logdir: The folder that receives the profile of a failing program, for `xprof --logdir`.
             With None it is a folder under the system's temporary folder, which is made at the first
-            failure. It keeps the last 8 profiles of each process, and those whose report is still
-            in use: a loop that drops the errors it catches leaves 8. A relative folder is relative
-            to the working directory at this call. With an address that fsspec opens
+            failure. It keeps the last 8 profiles of each process, those of the last minute, and
+            those whose report is still in use; copies of a report do not count. A relative folder
+            is relative to the working directory at this call. With an address that fsspec opens
             ("gs://bucket/xprof", "s3://...") the profile is written there first, and then copied to
             the address within 30 seconds (HBMWATCH_REMOTE_SECONDS). hbmwatch does not open the
             address before a failure, and does not copy the traces of capture="always".

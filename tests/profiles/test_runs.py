@@ -82,7 +82,7 @@ class Report:
 def test_a_run_stays_while_its_report_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, expected: Sequence[int]
 ) -> None:
-    """Of the others the last eight stay, however young they are."""
+    """Of the others the last eight stay, where they are older than a minute."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     runs, held = [], []
     for number in range(40):

@@ -204,7 +204,8 @@ def test_hundreds_of_failures_leave_only_profiles_behind(tmp_path: Path) -> None
     assert after[:5] == before[:5]
     assert after[5] <= before[5] + 8  # MiB
     assert after[6] <= before[6] + 100  # objects
-    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 8  # those of the last failures
+    # Those of the last failures, and of the last minute.
+    assert 8 <= len(list(tmp_path.rglob("*.xplane.pb"))) <= 400
     assert [folder.name for folder in tmp_path.iterdir()] == [f"hbmwatch-{os.getuid()}"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -100,8 +101,17 @@ def test_errors_that_are_dropped_leave_eight_profiles_and_those_of_the_errors_th
         except HbmOomError as error:
             dropped.append(error.report.run)
 
-    expected = {*(error.report.run for error in held), *dropped[-8:]}
-    assert set(map(str, tmp_path.glob("hbmwatch-*/plugins/profile/*"))) == expected
+    profiles = "hbmwatch-*/plugins/profile/*"
+    runs = [*(error.report.run for error in held), *dropped]
+    assert {*map(str, tmp_path.glob(profiles))} >= {*runs[-8:]}
+    now = time.time()
+    for number, run in enumerate(map(str, runs)):  # as if a minute had passed
+        Path(run).mkdir(exist_ok=True)  # a slow machine has deleted it after a minute
+        os.utime(run, (now - 3600 + number,) * 2)
+    last = fails(step, SMALL)
+
+    expected = {*runs[:2], *dropped[-7:], last.report.run}
+    assert {*map(str, tmp_path.glob(profiles))} == expected
 
 
 @pytest.mark.parametrize("as_path", [True, False])
@@ -165,6 +175,7 @@ def test_of_the_traces_of_calls_under_the_temporary_folder_the_last_eight_stay(
 
 CACHED = """
 import sys
+import time
 import jax, jax.numpy as jnp
 from jax._src.lib import _profiler
 from hbmwatch import HbmOomError, watch_hbm
