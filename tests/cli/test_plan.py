@@ -43,7 +43,9 @@ def test_plan_prints_what_to_write(folder: Path, capsys: pytest.CaptureFixture[s
 
     assert status == 0
     assert lines[0].startswith("unchanged step: does not fit cpu: needs 4 MiB")
-    assert lines[1].startswith("  1. donation [A]: fits cpu: needs 2 MiB")
+    assert lines[1].startswith(
+        "  1. (best) donation [A: the same values, no recomputation]: fits cpu: needs 2 MiB"
+    )
     donation = "jax.jit(step, donate_argnames='x'), and use only the returned values afterwards"
     assert lines[2] == f"     write: {donation}"
     page = (folder / "plan.html").read_text()
