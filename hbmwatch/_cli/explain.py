@@ -249,7 +249,7 @@ def _next(groups: Sequence[_Places]) -> str:
         if reported.line is None:
             return ""
         name = "the input" if reported.file == "-" else reported.file
-        return f"next: read the report of hbmwatch in {name}, at the error of line {reported.line}"
+        return f"next: read the report of hbmwatch, at the error in\n  {name}:{reported.line}"
     return _START if groups else ""
 
 
