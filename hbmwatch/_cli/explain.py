@@ -160,6 +160,8 @@ def _find(
     try:
         with open_log(file) as blocks:
             first = next(blocks, b"")
+            if not first:
+                raise CommandError(f"{'the input' if file == '-' else file} is empty")
             if first.lstrip()[:1] in (b"{", b"[") and b'"schema"' in first[:_BEGINNING]:
                 content = _whole(first, blocks)
                 if (reports := _stored_reports(content)) is not None:

@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> int:
     targets = steps.targets(options)
     from hbmwatch._preflight.fits import fits
 
-    step, args = steps.load(options.step), steps.arguments(options.args, options.size)
+    step, args = steps.step_and_arguments(options)
     found = []
     for on in targets:
         activity = f"compiling {options.step} for {on or 'this device'}"

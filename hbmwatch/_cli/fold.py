@@ -14,6 +14,8 @@ from hbmwatch._report.report import OomReport
 if TYPE_CHECKING:
     from hbmwatch._profiles.store import Location
 
+_NAMED = 4  # sources in a sentence
+
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -46,7 +48,9 @@ def _run(options: argparse.Namespace) -> int:
     of_logs = read_logs(logs)
     reports += of_logs.not_among(reports)
     if not reports and not of_logs.consequences:
-        print_on_stderr("no report and no out-of-memory error found")
+        where = ", ".join(options.sources[:_NAMED])
+        more = f" and {len(options.sources) - _NAMED} more" if options.sources[_NAMED:] else ""
+        print_on_stderr(f"no report and no out-of-memory error found in {where}{more}")
         return NOTHING_FOUND
     folded = fold_reports(reports, of_logs.consequences, of_logs.others)
     if options.html:

@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
         raise CommandError("plan takes one target: run it once for each device")
     from hbmwatch._preflight.plan import plan
 
-    step, args = steps.load(options.step), steps.arguments(options.args, options.size)
+    step, args = steps.step_and_arguments(options)
     variants = {name.partition(":")[2]: steps.load(name) for name in options.variant}
     with steps.user_code(options.step):
         found = plan(

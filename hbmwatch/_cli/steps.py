@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from hbmwatch._cli.command import CommandError, positive_number
 from hbmwatch._records.sizes import read_size
 
 _SMALLEST_WITHOUT_UNIT = 2**20
+# What an error says to a caller in Python, and to a user of a command.
+_NAMED_BY_OPTIONS = ("pass limit_bytes", "pass --on v5e or --limit SIZE")
 
 
 def add_step_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -121,6 +124,9 @@ def load(name: str) -> Any:
         CommandError: It cannot be loaded.
     """
     module, _, path = name.partition(":")
+    if path and (module.endswith(".py") or "/" in module):
+        dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+        raise CommandError(f"{module} is a file, not a module: write {dotted}:{path}")
     if not module or not path:
         raise CommandError(f"{name!r} does not name an object in a module: write pkg.model:name")
     if str(Path.cwd()) not in sys.path:
@@ -154,7 +160,7 @@ def user_code(name: str) -> Iterator[None]:
         kind, text = type(error).__name__, " ".join(str(error).split())
         if text and _is_ours(error):
             _print_notes(error)
-            raise CommandError(text) from error
+            raise CommandError(text.replace(*_NAMED_BY_OPTIONS)) from error
         traceback.print_exc()
         how = "ended with" if _is_ours(error) else "raised"
         raise CommandError(f"{name} {how} {kind}{': ' if text else ''}{text}") from error
@@ -179,16 +185,42 @@ def _is_ours(error: BaseException) -> bool:
     return last.is_relative_to(Path(__file__).parent.parent)
 
 
+def step_and_arguments(options: argparse.Namespace) -> tuple[Any, tuple[Any, ...]]:
+    """The step and its arguments.
+
+    Raises:
+        CommandError: They cannot be loaded, or the step needs arguments and --args is missing.
+    """
+    step = load(options.step)
+    if not options.args and callable(step) and _needs_arguments(step):
+        raise CommandError(f"{options.step} needs arguments: pass --args MODULE:ARGS")
+    return step, arguments(options.args, options.size)
+
+
+def _needs_arguments(function: Callable[..., Any]) -> bool:
+    """Whether a call without arguments would fail, as far as the signature tells."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(p.default is p.empty and p.kind not in variadic for p in parameters)
+
+
 def arguments(name: str, size: int | None) -> tuple[Any, ...]:
     """The step's arguments, for a size if one is given.
 
     Raises:
-        CommandError: They are not a tuple.
+        CommandError: They are not a tuple, or a size is missing or has no use.
     """
     if not name:
         return ()
     found = load(name)
+    if size is not None and not callable(found):
+        raise CommandError(f"--size needs a function, and {name} is {type(found).__name__}")
     if callable(found):
+        if size is None and _needs_arguments(found):
+            raise CommandError(f"{name} needs an argument: pass --size N")
         with user_code(name):
             found = found() if size is None else found(size)
     if not isinstance(found, (tuple, list)):

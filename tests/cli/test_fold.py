@@ -151,7 +151,7 @@ def test_fold_reads_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     status, out, _ = run(capsys, "fold", *logs, "--json")
     assert json.loads(out)["process_count"] == 5
     assert run(capsys, "fold", logs[4]) == (
-        1, "", "hbmwatch: no report and no out-of-memory error found\n"
+        1, "", f"hbmwatch: no report and no out-of-memory error found in {logs[4]}\n"
     )  # fmt: skip
 
 

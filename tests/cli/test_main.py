@@ -67,6 +67,8 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
     ("arguments", "status", "sentence"),
     [
         (["explain", "{here}/log"], 1, "no device out-of-memory error found in the input"),
+        (["explain", "{here}/empty.xplane.pb"], 3, "{here}/empty.xplane.pb is empty"),
+        (["fold", "{here}/folder"], 1, "no out-of-memory error found in {here}/folder"),
         (["explain", "{here}/no"], 3, "cannot read {here}/no: No such file or directory"),
         (["explain", "{here}/folder"], 3, "cannot read {here}/folder: Is a directory"),
         (["peak", "{here}/no"], 3, "there is no profile at {here}/no: no such file or folder"),

@@ -143,6 +143,21 @@ def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFix
         (("fits", "preflight_model"), "'preflight_model' does not name an object in a module"),
         (("fits", *STEP[:2], "preflight_model:NUMBER"), "gives int, not a tuple of arguments"),
         (("fits", *STEP, "--size", "1", "--on", "v99"), "unknown target 'v99'"),
+        (("fits", *STEP), "preflight_model:args_of needs an argument: pass --size N"),
+        (("fits", STEP[0]), "preflight_model:step needs arguments: pass --args MODULE:ARGS"),
+        (("plan", STEP[0]), "preflight_model:step needs arguments: pass --args MODULE:ARGS"),
+        (
+            ("plan", *STEP, "--size", "2"),
+            "the memory limit of cpu is unknown; pass --on v5e or --limit SIZE",
+        ),
+        (
+            ("fits", "./pkg/model.py:step"),
+            "./pkg/model.py is a file, not a module: write pkg.model:step",
+        ),
+        (
+            ("fits", *STEP[:2], "preflight_model:ARGS", "--size", "2"),
+            "--size needs a function, and preflight_model:ARGS is tuple",
+        ),
         (("largest", STEP[0]), "largest needs --args: a function that takes the size"),
         (
             ("budget", "--baseline", "b.json", "--fail-on-increase", "much"),
