@@ -114,12 +114,15 @@ def _is_returned(facts: ProgramFacts, outer: Calls, live: LiveBuffer) -> bool:
 def _readers(facts: ProgramFacts, live: LiveBuffer) -> Iterator[HloInstructionProto]:
     """The instructions that read a buffer; of a fusion, those inside of it."""
     graph = facts.buffers.graph
+    followed = {live.instruction.id}
     todo = [(live.instruction, user) for user in graph.users(live.instruction)]
-    for value, user in todo:  # grows meanwhile; moves form no ring
+    for value, user in todo:  # grows meanwhile; in a damaged program, moves may form a ring
         inner = graph.fused(user)
         if inner is None:
             yield user
-            todo += [(user, next_) for next_ in graph.users(user)] if user.opcode in MOVES else []
+            if user.opcode in MOVES and user.id not in followed:
+                followed.add(user.id)
+                todo += [(user, next_) for next_ in graph.users(user)]
             continue
         positions = [i for i, operand in enumerate(user.operand_ids) if operand == value.id]
         inside = facts.program.inside(inner)

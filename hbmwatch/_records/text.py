@@ -35,10 +35,10 @@ _LAYOUT = re.compile(r"\{[^{}]*\}")
 _TRANSFORMS = re.compile(
     r"\b(?:jvp|transpose|vmap|pmap|remat|checkpoint|shard_map|custom_\w+)\(", re.ASCII
 )
-_JITTED = re.compile(r"jit\((\w*)\)*", re.ASCII)
-_UNNAMED = frozenset(
-    "while body cond scan closed_call checkpoint remat rematted_computation pjit core_call "
-    "custom_jvp_call custom_vjp_call shard_map".split()
+_UNNAMED = re.compile(
+    r"while|body|body_pred|cond|branch_\d+_fun|scan|closed_call|core_call|pjit|eval_jaxpr|"
+    r"checkpoint|remat\d*|rematted_computation|shard_map|shmap_body|custom_\w+_call\w*",
+    re.ASCII,
 )
 
 
@@ -116,11 +116,9 @@ def without_outer_jit(name: str) -> str:
 def named_blocks(op_name: str) -> tuple[str, ...]:
     """The named blocks that an operation is in, outermost first: "block_3", "attention"."""
     parts = _TRANSFORMS.sub("", without_outer_jit(op_name)).split("/")[:-1]
-    names = []
-    for part in parts:
-        jitted = _JITTED.fullmatch(part)
-        names.append(jitted[1] if jitted else part.replace("(", "").replace(")", ""))
-    return tuple(name for name in names if name and name[0] != "_" and name not in _UNNAMED)
+    # Most jitted functions are of jax.numpy and jax.nn: jit(norm), jit(silu).
+    names = (part.replace("(", "").replace(")", "") for part in parts if "jit(" not in part)
+    return tuple(n for n in names if n and n[0] != "_" and not _UNNAMED.fullmatch(n))
 
 
 def without_layout(shape: str) -> str:

@@ -79,6 +79,29 @@ def cycles(n: int) -> Values:
     return program([round_, round_], owners, stack_frame_index=frames(n, is_cycle=True))
 
 
+def ring_of_moves(n: int) -> Values:
+    """Residuals of one function that copies and bitcasts pass on in a ring."""
+    index = {
+        "file_names": ["/a/b.py"],
+        "function_names": ["loss", "block"],
+        "file_locations": [{"file_name_id": 1, "function_name_id": k, "line": k} for k in (1, 2)],
+        "stack_frames": [
+            {"file_location_id": 1},
+            {"file_location_id": 2, "parent_frame_id": 1},
+        ],
+    }
+    forward = {"op_name": "jit(f)/jvp()/copy", "stack_frame_id": 2}
+    backward = {"op_name": "jit(f)/transpose(jvp())/mul"}
+    ring, readers = range(10, 10 + n), range(10 + n, 10 + 2 * n)
+    made = [instruction(k, opcode=("copy", "bitcast")[k % 2], metadata=forward) for k in ring]
+    for one, after in zip(made, (*ring[1:], ring[0]), strict=True):
+        one["operand_ids"] = [after]
+    made += [
+        instruction(k, opcode="multiply", operand_ids=[k - n], metadata=backward) for k in readers
+    ]
+    return program([made], [*ring], stack_frame_index=index)
+
+
 def deep_stack(n: int) -> Values:
     """Fifty buffers that were made below n frames."""
     made = [instruction(10 + k, metadata={"stack_frame_id": 1}) for k in range(50)]
@@ -134,6 +157,7 @@ def written(folder: Path, values: Values) -> Path:
     ("make", "small", "peak"),
     [
         (cycles, 50, "200 MiB"),
+        (ring_of_moves, 50, "200 MiB"),
         (deep_stack, 10_000, "50 MiB"),
         (deep_calls, 2_000, "2 MiB"),
         (long_chain, 10_000, "1 MiB"),

@@ -27,17 +27,18 @@ export function pathKeys(path) {
 
 // Parts of an op_name that name no block: what JAX's transformations and loops add.
 const TRANSFORMS = /\b(?:jvp|transpose|vmap|pmap|remat|checkpoint|shard_map|custom_\w+)\(/g;
-const UNNAMED = new Set((
-  "while body cond scan closed_call checkpoint remat rematted_computation pjit core_call "
-  + "custom_jvp_call custom_vjp_call shard_map"
-).split(" "));
+const UNNAMED = new RegExp(
+  "^(?:while|body|body_pred|cond|branch_\\d+_fun|scan|closed_call|core_call|pjit|eval_jaxpr|"
+  + "checkpoint|remat\\d*|rematted_computation|shard_map|shmap_body|custom_\\w+_call\\w*)$",
+);
 
 /** The named blocks that an op_name is in, outermost first: "block_3", "attention". */
 export function namedBlocks(opName) {
-  const bare = withoutOuterJit(opName).replace(TRANSFORMS, "");
-  const parts = bare.split("/").slice(0, -1).map((part) =>
-    part.replace(/^jit\((\w*)\)*$/, "$1").replace(/[()]/g, ""));
-  return parts.filter((part) => part && !part.startsWith("_") && !UNNAMED.has(part));
+  const parts = withoutOuterJit(opName).replace(TRANSFORMS, "").split("/").slice(0, -1);
+  // Most jitted functions are of jax.numpy and jax.nn: jit(norm), jit(silu).
+  const names = parts.filter((part) => !part.includes("jit(")).map((part) =>
+    part.replace(/[()]/g, ""));
+  return names.filter((name) => name && !name.startsWith("_") && !UNNAMED.test(name));
 }
 
 /** A frame of a stack, short: "loss train.py:12" of "/home/me/train.py:12, in loss". */
