@@ -72,7 +72,6 @@ ANSWERED = {
     "at most 4 times: test_pairwise.py",
     "_findings.pairwise.LEAST_COPIES": "pairs here have at least 512 others; 16 are compiled in "
     "test_pairwise.py",
-    "_findings.phrases.MOST_DEVICES": "no program here needs so many: test_verdict.py",
     "_findings.products.LEAST_GROWTH": "logits here are 64 times their factors, and layers at most "
     "4 times: test_logits.py",
     "_findings.residuals.MORE_IN_GROUPS": "layers here make more than they keep: test_residuals.py",
