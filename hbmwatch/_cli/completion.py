@@ -13,6 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 _FILES = {"FILE", "PATH", "SOURCE", "SCRIPT", "A", "B"}
 _FOLDERS = {"DIR", "FOLDER"}
 # The runs of the log folder that is among the words before, as jax.profiler and hbmwatch name them.
+# Others may write into that folder: no name of a run may get to a shell that could expand it.
 _RUNS: dict[str, Any] = {
     "bash": "_hbmwatch_runs",
     "zsh": "_hbmwatch_runs",
@@ -20,16 +21,16 @@ _RUNS: dict[str, Any] = {
     "preamble": {
         "bash": """\
 _hbmwatch_runs() {
-  local word run names=()
+  local word run
   for word in "${COMP_WORDS[@]}"; do
     [[ -n $word ]] || continue
     for run in "${word/#\\~/$HOME}"/plugins/profile/*/; do
       [[ -d $run ]] || continue
       run=${run%/}
-      names+=("${run##*/}")
+      run=${run##*/}
+      [[ $run =~ ^[A-Za-z0-9_.:-]+$ && $run == "$1"* ]] && printf '%s\\n' "$run"
     done
   done
-  compgen -W "${names[*]}" -- "$1"
 }
 """,
         "zsh": """\
@@ -37,8 +38,10 @@ _hbmwatch_runs() {
   local word
   local -a runs
   for word in ${words:#}; do
-    runs+=(${~${(Q)word}}/plugins/profile/*(N/:t))
+    word=${(Q)word}
+    runs+=("${word/#\\~/$HOME}"/plugins/profile/*(N/:t))
   done
+  runs=(${runs:#*[^A-Za-z0-9_.:-]*})
   (( $#runs )) && compadd -- $runs
 }
 """,
@@ -46,7 +49,7 @@ _hbmwatch_runs() {
 function _hbmwatch_runs
   for word in (commandline -opc)
     for run in (string replace -r '^~' $HOME -- $word)/plugins/profile/*/
-      basename $run
+      string replace -rf '(?s)^.*/([A-Za-z0-9_.:-]+)/$' '$1' -- $run
     end
   end
 end

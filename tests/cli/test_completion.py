@@ -32,7 +32,12 @@ TYPED = {
     "demo --on tp\t": "<demo><--on><tpu7x>",
     "show ./xprof --run 2026_0\t": "<show><./xprof><--run><2026_03_01>",
     "peak ~/xprof --run ru\t": "/xprof><--run><run-b>",
+    "peak --memory-space '[' ./xprof --run ru\t": "<[><./xprof><--run><run-b>",
+    "peak --memory-space '*' ./xprof --run ru\t": "<*><./xprof><--run><run-b>",
+    "peak ./hostile --run o\t": "<peak><./hostile><--run><ok>",
 }
+# Names of runs that a shell would expand, or that are not one word.
+HOSTILE = ("$(touch${IFS}pwned)", "`touch${IFS}pwned`", "o;touch pwned", "o\nk", "o*", "o'k", "o~")
 
 
 @pytest.mark.slow
@@ -43,7 +48,7 @@ def test_a_tab_completes(
     monkeypatch: pytest.MonkeyPatch,
     shell: str,
 ) -> None:
-    """Commands, options, their values, files, folders, devices and runs, in a terminal."""
+    """Commands, options, values, files, folders, devices and runs; no name is ever expanded."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not here")
     status, script, _ = run(capsys, "--print-completion", shell)
@@ -51,8 +56,10 @@ def test_a_tab_completes(
     (tmp_path / "script").write_text(script)
     (tmp_path / "train.log").touch()
     (tmp_path / "runs").mkdir()
-    for name in ("2026_03_01", "run-b"):
-        (tmp_path / "xprof" / "plugins" / "profile" / name).mkdir(parents=True)
+    runs = {"xprof": ("2026_03_01", "run-b"), "other": ("run-a",), "hostile": (*HOSTILE, "ok")}
+    for folder, names in runs.items():
+        for name in names:
+            (tmp_path / folder / "plugins" / "profile" / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TERM", "xterm")
     command, echo = SHELLS[shell]
@@ -64,6 +71,7 @@ def test_a_tab_completes(
             type_and_check(terminal, echo, source)
         finally:
             terminal.kill()  # which hangs up on the shell
+    assert not (tmp_path / "pwned").exists()
 
 
 def type_and_check(terminal: subprocess.Popen[bytes], *before: str) -> None:
