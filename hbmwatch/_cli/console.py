@@ -21,12 +21,27 @@ from hbmwatch._records.text import clean, wrapped
 
 _PROGRESS_DELAY_S = 1.0
 _NARROWEST, _WIDEST = 60, 200
+_WRITING = threading.RLock()  # a signal handler may write while its thread writes
 
 
 def print_on_stderr(sentence: str) -> None:
-    """Print a line on stderr if there is one; print() writes to stdout when stderr is closed."""
-    if sys.stderr is not None:
-        print(f"hbmwatch: {clean(sentence, 2000)}", file=sys.stderr)
+    """Print a line on stderr, if there is one."""
+    write_on_stderr(f"hbmwatch: {clean(sentence, 2000)}\n")
+
+
+def write_on_stderr(text: str) -> None:
+    """Write a text in one piece on stderr, if there is one, with escapes for what it cannot encode.
+
+    print() writes to stdout when stderr is closed, and mixes the texts of several threads.
+    """
+    stream = sys.stderr
+    if stream is None:
+        return
+    encoding = getattr(stream, "encoding", None)
+    if encoding:
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+    with _WRITING:
+        stream.write(text)
 
 
 def print_json(value: object) -> None:

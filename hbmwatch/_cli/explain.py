@@ -188,7 +188,10 @@ def _profile(file: str, first: bytes) -> list[str]:
     from hbmwatch._profiles.kinds import contents_of, is_text
     from hbmwatch._profiles.listing import Listing
 
-    if file == "-" or remote_address(file) is not None or not first or is_text(first):
+    if file == "-" or remote_address(file) is not None:
+        return []
+    # All protos begin with the tag of their first field; a log with backspaces is not loaded whole.
+    if not first or first[0] > 31 or is_text(first):
         return []
     try:
         return (

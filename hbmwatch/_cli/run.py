@@ -9,11 +9,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hbmwatch._cli.command import DONE, Command, CommandError
-from hbmwatch._cli.console import look_of, print_on_stderr, write_text
+from hbmwatch._cli.console import look_of, print_on_stderr, write_on_stderr, write_text
 from hbmwatch._cli.program import programs_frames, run_module, run_script, run_stdin
 from hbmwatch._records.libraries import is_library
 from hbmwatch._records.text import clean
@@ -24,6 +25,35 @@ if TYPE_CHECKING:
     from hbmwatch._report.report import OomReport
 
 _LONGEST_LINE = 1000  # of an error
+
+
+@dataclass(slots=True)
+class _Page:
+    """The page of the first report: several threads may run out of memory.
+
+    `name` is how the user named the file, and `path` its absolute path.
+    """
+
+    name: str
+    path: str
+    _is_written: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def write(self, report: OomReport) -> None:
+        """Write the page, unless an earlier report is in it; say on stderr what was done."""
+        with self._lock:
+            try:
+                if self._is_written:
+                    says = f"{self.name} keeps the report of an earlier error"
+                else:
+                    write_text(self.path, report.to_html())
+                    self._is_written = True
+                    says = f"the report is in {self.name}"
+            except CommandError as failed:
+                says = str(failed)
+            except Exception as failed:  # as without a free file descriptor
+                says = f"cannot write {self.name}: {type(failed).__name__}: {failed}"
+        print_on_stderr(says)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +79,13 @@ def _run(options: argparse.Namespace) -> Callable[[], int]:
 
     is_disabled()  # raises SettingError now, not when the program has failed
     # The program may change the working directory before it fails.
-    page = None if options.html is None else os.path.abspath(options.html)
+    page = None if options.html is None else _Page(options.html, os.path.abspath(options.html))
     if options.logdir is not None and remote_address(options.logdir) is None:
         options.logdir = os.path.abspath(options.logdir)
     return functools.partial(_program, options, page)
 
 
-def _program(options: argparse.Namespace, page: str | None) -> int:
+def _program(options: argparse.Namespace, page: _Page | None) -> int:
     """Run the program, and leave an error of it to the interpreter, with our report of an OOM."""
     sys.argv = [options.script, *options.arguments]
     of_threads = threading.excepthook
@@ -104,7 +134,7 @@ def _explained(error: Exception, logdir: str | None) -> BaseException:
 
 def _print_error(
     options: argparse.Namespace,
-    page: str | None,
+    page: _Page | None,
     hook: Callable[..., object],
     kind: type[BaseException],
     error: BaseException,
@@ -112,39 +142,60 @@ def _print_error(
 ) -> None:
     """Print an OOM as its report, any other error as without us; write the page of a report."""
     report, in_place = _report_of(error)
-    if report is not None and in_place and hook is sys.__excepthook__:
-        print(_oom_text(error, frames, report, look_of(options, sys.stderr)), file=sys.stderr)
-    else:  # the report is among its notes, or those of its cause
+    if (
+        report is None
+        or not in_place
+        or hook is not sys.__excepthook__
+        or not _is_printed("", error, frames, report, options)
+    ):  # the report is among its notes, or those of its cause
         frames = programs_frames(frames)
         hook(kind, error.with_traceback(frames), frames)
-    _write_page(options, page, report)
+    if page is not None and report is not None:
+        page.write(report)
 
 
 def _print_thread_error(
     options: argparse.Namespace,
-    page: str | None,
+    page: _Page | None,
     hook: Callable[..., object],
     failed: threading.ExceptHookArgs,
 ) -> None:
     """Print an OOM that ended a thread as its report, any other error as without us."""
     error, frames, thread = failed.exc_value, failed.exc_traceback, failed.thread
-    explained: BaseException | None = error
-    if isinstance(error, Exception):
-        explained = _explained(error, options.logdir)
-        error.__traceback__ = frames
-    report, in_place = _report_of(explained)
-    if (
-        explained is not None
-        and report is not None
-        and hook is threading.__excepthook__
-        and in_place
-    ):
-        name = "" if thread is None else f" in thread {thread.name}"
-        text = _oom_text(explained, frames, report, look_of(options, sys.stderr))
-        print(f"Exception{name}:\n{text}", file=sys.stderr)
-    else:
+    explained, report, in_place = error, None, False
+    try:
+        if isinstance(error, Exception):
+            explained = _explained(error, options.logdir)
+            error.__traceback__ = frames
+        report, in_place = _report_of(explained)
+    except Exception:  # threading would print this one, and not that of the program
+        explained = error
+    name = "" if thread is None else f" in thread {clean(thread.name)}"
+    if explained is None or explained is error:
+        hook(failed)
+    elif report is None or not in_place or hook is not threading.__excepthook__:
         hook(threading.ExceptHookArgs((type(explained), explained, frames, thread)))
-    _write_page(options, page, report)
+    elif not _is_printed(f"Exception{name}:\n", explained, frames, report, options):
+        hook(failed)
+    if page is not None and report is not None:
+        page.write(report)
+
+
+def _is_printed(
+    lead: str,
+    error: BaseException,
+    frames: TracebackType | None,
+    report: OomReport,
+    options: argparse.Namespace,
+) -> bool:
+    """Whether an OOM could be printed as its report; if not, Python's hook prints the error."""
+    try:
+        if sys.stderr is not None:
+            text = _oom_text(error, frames, report, look_of(options, sys.stderr))
+            write_on_stderr(f"{lead}{text}\n")
+    except Exception:
+        return False
+    return True
 
 
 def _oom_text(
@@ -171,18 +222,6 @@ def _report_of(error: BaseException | None) -> tuple[OomReport | None, bool]:
     from hbmwatch._explain.errors import HbmOomError, report_of
 
     return report_of(error), isinstance(error, HbmOomError)
-
-
-def _write_page(options: argparse.Namespace, page: str | None, report: OomReport | None) -> None:
-    """Write the page of a report, if there is one and it was asked for."""
-    if page is None or report is None:
-        return
-    try:
-        write_text(page, report.to_html())
-    except CommandError as failed:
-        print_on_stderr(str(failed))
-    else:
-        print_on_stderr(f"the report is in {options.html}")
 
 
 COMMAND = Command(

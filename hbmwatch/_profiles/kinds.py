@@ -30,6 +30,7 @@ _MEMORY_VIEWER = {
 }
 _GZIP = b"\x1f\x8b"
 _LONGEST_PPROF = 2**28
+_TEXT_BEGINNING = 4096  # a proto's first control character follows a name, such as of a module
 
 
 class MemoryViewerData(ProfileError):
@@ -146,9 +147,12 @@ def _of_text(path: Location, data: bytes) -> ProfileError:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether the bytes are text; what a proto begins with is a control character."""
-    start = data[:512]
-    return bool(start) and not any(byte < 9 or 13 < byte < 27 for byte in start) and start[0] > 31
+    """Whether the bytes are text: a proto has control characters that no text has.
+
+    Both may begin with a newline, which is the tag of a proto's first field.
+    """
+    start = data[:_TEXT_BEGINNING]
+    return bool(start) and not any(byte < 9 or 13 < byte < 27 for byte in start)
 
 
 _OTHER_KINDS: tuple[

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from hbmwatch._profiles.listing import Listing, Row
 from hbmwatch._profiles.store import Location
+from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._records.sizes import SIZE, format_size, read_size
 from hbmwatch._xla.protos import Message, parse
 
@@ -68,9 +69,15 @@ def of_proto(path: Location, data: bytes) -> Listing:
     """What a memory usage report as a proto says.
 
     Raises:
-        ProfileError: It is damaged.
+        ProfileError: It is damaged or empty.
     """
     report = parse(MemoryUsageReport, data, str(path))
+    sizes = [space.total_bytes for space in report.spaces]
+    sizes += [each.size_bytes for space in report.spaces for each in space.allocations]
+    if not sizes or min(sizes) < 0:
+        problem = "has a negative size" if sizes else "holds no memory space"
+        text = f"{path} is no memory usage report of XLA: it {problem}"
+        raise ProfileError(text, str(path))
     totals = [format_size(space.total_bytes) for space in report.spaces]
     rows = [
         Row(each.size_bytes, None, ", ".join(each.instructions[:_SHOWN]) or "an allocation")

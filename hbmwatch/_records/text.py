@@ -30,6 +30,8 @@ _PLURALS = {
 }
 _OUTER_JIT = re.compile(r"^jit\([^()/]*\)/(?:jit\(main\)/)?")
 _NUMBER = re.compile(r"\d+")
+# As textwrap splits a text.
+_WORDS, _WHITESPACE = re.compile(r" +|[^ ]+"), re.compile(r"[\t\n\x0b\x0c\r]")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
 # Parts of an op_name that name no block: what JAX's transformations and loops add.
 _TRANSFORMS = re.compile(
@@ -173,20 +175,34 @@ def _wrapped_by_columns(
 
     A word that is longer than a line is broken, as Chinese has no spaces.
     """
-    lines, line = [], first
-    for word in text.split():
-        gap = "" if line in (first, others) else " "
-        room = look.width - columns(line) - len(gap)
-        if columns(word) > room and not whole_words:
-            while columns(word) > look.width - len(others):
-                start = _fitting(word, max(room, 0))
-                lines.append(f"{line}{gap}{start}".rstrip())
-                word, line, gap, room = word[len(start) :], others, "", look.width - len(others)
-        if gap and columns(word) > room:
-            lines.append(line)
-            line, gap = others, ""
-        line += gap + word
-    return [*lines, line]
+    words = _WORDS.findall(_WHITESPACE.sub(" ", text.expandtabs()))
+    lines: list[str] = []
+    number = start = 0  # the word, and the place in it, that come next
+    while number < len(words):
+        if lines and words[number][0] == " ":
+            number, start = number + 1, 0
+            continue
+        indent, line = others if lines else first, ""
+        room = left = max(look.width - len(indent), 1)
+        while number < len(words):
+            part = _fitting(words[number][start : start + left + 1], left)
+            if start + len(part) < len(words[number]):
+                break
+            line, left = line + part, left - columns(part)
+            number, start = number + 1, 0
+        if number < len(words):
+            rest = words[number][start : start + room + 1]
+            is_long = len(_fitting(rest, room)) < len(rest)
+            if is_long and not whole_words:
+                part = part or (
+                    "" if line else rest[0]
+                )  # a wide character where one column is left
+                line, start = line + part, start + len(part)
+            elif is_long and not line:
+                line, number = words[number], number + 1
+        if line := line.rstrip(" "):
+            lines.append(indent + line)
+    return lines
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ import lzma
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,6 +177,24 @@ def test_a_profile_is_named(
     assert (status, out) == (1, "")
     assert first == "hbmwatch: no device out-of-memory error found in the input"
     assert second.startswith(f"hbmwatch: {file} {says}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["\n", "\x1b[0m", "\nTotal bytes used: 12345\n", "1%\b\b2%\n"])
+def test_a_long_log_is_no_profile(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, start: str
+) -> None:
+    """It is never held whole, whatever character it begins with."""
+    file = tmp_path / "train.log"
+    file.write_text(start + "step 7, loss 1.25\n" * 3_000_000)
+    tracemalloc.start()
+    printed = run(capsys, "explain", str(file))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    nothing = "hbmwatch: no device out-of-memory error found in the input\n"
+    assert printed == (1, "", nothing)
+    assert peak < 30 * 2**20
 
 
 def zstd(data: bytes) -> bytes:

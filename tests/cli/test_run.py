@@ -261,6 +261,59 @@ def test_the_programs_own_hook_of_threads_is_called_as_without(tmp_path: Path) -
     assert ran == (0, f"own {jax.errors.JaxRuntimeError.__name__} w\n", "")
 
 
+@pytest.mark.parametrize("where", ["main", "thread"])
+@pytest.mark.parametrize("fault", ["encoding", "report", "closed"])
+def test_an_oom_gets_out_where_its_report_cannot_be_printed(
+    where: str, fault: str, tmp_path: Path
+) -> None:
+    """A stderr that cannot encode it, a report that cannot be made, and no stderr."""
+    faults = {
+        "encoding": "sys.stderr = open(2, 'w', encoding='ascii', closefd=False)\n",
+        "report": "import hbmwatch._cli.run as r\n"
+        "def fail(*_, **__): raise OSError('no descriptor')\nr.report_text = fail\n",
+        "closed": "sys.stderr = None\n",
+    }
+    step = "def größe(): step(x).block_until_ready()\n"
+    calls = {"main": "größe()\n", "thread": "threading.Thread(target=größe).start()\n"}
+    source = f"{STEP}import sys\n{faults[fault]}{step}{calls[where]}"
+    (tmp_path / "script.py").write_text(source)
+
+    _, out, err = outcome("-m", "hbmwatch", "run", "script.py", cwd=tmp_path)
+
+    assert out == ""
+    if fault == "closed":
+        assert "hbmwatch: " not in err
+    else:
+        assert "RESOURCE_EXHAUSTED: Out of memory" in err
+        assert "Error in" not in err and "excepthook" not in err
+        assert ("Peak of jit_fill" in err) == (fault == "encoding" or where == "main")
+
+
+THREE_THREADS = """
+threads = [
+    threading.Thread(target=lambda: step(x).block_until_ready(), name=f"w{n}\\x1b[2J")
+    for n in range(3)
+]
+for thread in threads: thread.start()
+"""
+
+
+def test_the_reports_of_several_threads_stay_whole(tmp_path: Path) -> None:
+    """One after another; the page keeps the first; names have no control characters."""
+    (tmp_path / "script.py").write_text(STEP + THREE_THREADS)
+
+    status, out, err = outcome(
+        "-m", "hbmwatch", "run", "--html", "oom.html", "script.py", cwd=tmp_path
+    )
+
+    assert (status, out) == (0, "")
+    names = re.findall(r"^Exception in thread (.*):$", err, re.MULTILINE)
+    assert sorted(names) == [f"w{n}\N{REPLACEMENT CHARACTER}[2J" for n in range(3)]
+    says = re.findall(r"^hbmwatch: (.*oom\.html.*)$", err, re.MULTILINE)
+    keeps = "oom.html keeps the report of an earlier error"
+    assert sorted(says) == [keeps, keeps, "the report is in oom.html"]
+
+
 NO_DESCRIPTOR = """
 import jax, jax.numpy as jnp, resource, sys
 x = jnp.ones(8)

@@ -114,6 +114,23 @@ def test_a_memory_usage_report_as_a_proto_is_named(dumped: Path) -> None:
     assert listing.rows[0].what
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "holds no memory space"),
+        (b"\n\x0b\x08" + b"\xf9" + b"\xff" * 8 + b"\x01", "has a negative size"),
+        (b"\n\x0d\x1a\x0b\x10" + b"\xf9" + b"\xff" * 8 + b"\x01", "has a negative size"),
+    ],
+)
+def test_a_usage_report_that_cannot_be_is_refused(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    """No sentence without a size, and none with fewer than 0 bytes."""
+    file = tmp_path / "module_0007.jit_step.memory-usage-report.pb"
+    file.write_bytes(content)
+    assert refusal(file) == f"is no memory usage report of XLA: it {problem}"
+
+
 @pytest.mark.slow
 def test_a_device_memory_profile_need_not_be_compressed(dumped: Path) -> None:
     """As pprof reads it, it may be unzipped."""
@@ -197,6 +214,8 @@ def test_the_json_of_memory_viewer_has_a_peak(tmp_path: Path) -> None:
         (b"[1, 2]", "is JSON, but not of XProf's Memory Viewer"),
         (b"{step 7}", "is text, not a profile"),
         (b"step 7\n", "is text, not a profile: `hbmwatch explain` reads logs, and `hbmwatch peak`"),
+        (b"\nstep 7\n", "is text, not a profile: `hbmwatch explain` reads logs"),
+        (b"\x1b[1mstep 7\n", "is text, not a profile: `hbmwatch explain` reads logs"),
         (gzip.compress(b"step 7", mtime=0), "is compressed: decompress it first"),
         (gzip.compress(b"step 7" * 99, mtime=0)[:-1], "is compressed, and its end is missing"),
         (b"\x1f\x8b", "is compressed, and its end is missing"),

@@ -121,7 +121,7 @@ def test_a_sentence_with_wide_characters_fits_its_lines(
 
 
 @given(
-    st.text("abcdefgh  ", max_size=300).map(lambda text: " ".join(text.split())),
+    st.text("abcdefgh  \t\n", max_size=300),
     st.integers(0, 6),
     st.integers(0, 4),
     st.booleans(),
@@ -129,12 +129,21 @@ def test_a_sentence_with_wide_characters_fits_its_lines(
 def test_words_are_broken_as_textwrap_breaks_them(
     text: str, indent: int, hang: int, whole_words: bool
 ) -> None:
-    """Lines of ASCII and of wide characters look alike."""
+    """Lines of ASCII and of wide characters look alike, also with runs of spaces."""
     look = Look(width=20)
     others = " " * (indent + hang)
     lines = _wrapped_by_columns(text, " " * indent, others, whole_words, look)
 
-    assert (lines if text else []) == wrapped(text, indent, hang, whole_words, look)
+    assert lines == wrapped(text, indent, hang, whole_words, look)
+
+
+def test_wide_characters_are_wrapped_where_no_two_columns_are_left() -> None:
+    """One character a line at least, and a long word in time that grows with its length."""
+    assert wrapped("数据", 19, 1, look=Look(width=20)) == [" " * 19 + "数", " " * 20 + "据"]
+    assert wrapped("数 a", 25, 0, look=Look(width=20)) == [" " * 25 + "数", " " * 25 + "a"]
+    long = "数" * 100_000
+    lines = wrapped(long, 2, 0, look=Look(width=60))
+    assert lines == [f"  {'数' * 29}"] * 3448 + [f"  {'数' * 8}"]
 
 
 def test_a_report_in_chinese_fits_its_width() -> None:
