@@ -151,14 +151,14 @@ def report_of_profile(
     loaded = load_program(path, module=module, memory_space=memory_space, run=run, host=host)
     is_log_folder = loaded.place.run and "/" not in loaded.place.run
     summary = loaded.summary
-    profiled, note = _device(loaded)
+    profiled, note = _device(loaded, limit_bytes is None)
     needed = None if limit_bytes is None else summary.total_allocation_bytes
     report = OomReport(
         OomMessage("", used_bytes=needed, limit_bytes=limit_bytes),
         summary,
         profiled,
         notes=(
-            *(note if limit_bytes is None else ()),
+            *note,
             *_notes(loaded, module, limit_bytes, device),
         ),
         logdir=path if is_log_folder else None,
@@ -188,19 +188,28 @@ def _notes(loaded: Loaded, module: str | None, limit: int | None, device: str) -
     return tuple(notes)
 
 
-def _device(loaded: Loaded) -> tuple[DeviceMemory | None, tuple[str, ...]]:
-    """The device that was profiled, with its memory, and a note on that; None if not known."""
+def _device(loaded: Loaded, is_limit: bool) -> tuple[DeviceMemory | None, tuple[str, ...]]:
+    """The device that was profiled, and a note on its memory; None if not known.
+
+    Args:
+        loaded: The module. A profile of a TPU may also have modules that ran on the CPU.
+        is_limit: Whether the memory of that device is the limit, and no other one was given.
+    """
     from hbmwatch._preflight.targets import memory_of
 
-    known = memory_of(loaded.device_type)
-    if known is None or loaded.program is None or loaded.summary.memory_space != "hbm":
+    known, program = memory_of(loaded.device_type), loaded.program
+    if known is None or loaded.summary.memory_space != "hbm":
+        return None, ()
+    if program is None or not program.is_tiled:
         return None, ()
     kind, limit, source = known
+    if not is_limit:
+        return DeviceMemory(kind, program.device_count), ()
     note = (
         f"The profile is of a {kind}, of which a program can use {format_size(limit)} ({source}); "
         "--limit checks another limit."
     )
-    return DeviceMemory(kind, loaded.program.device_count, limit_bytes=limit), (note,)
+    return DeviceMemory(kind, program.device_count, limit_bytes=limit), (note,)
 
 
 def _left_out(unreadable: Sequence[str]) -> list[str]:

@@ -31,8 +31,8 @@ class _Tpu:
         kind: The device kind in JAX.
         pod: The chips of the largest slice in each dimension, ascending. libtpu aborts the process
             where a slice is larger.
-        limits: MiB that the compiler lets a program use, by libtpu version. Measured: a program of
-            this size compiles, and a larger one does not.
+        limits: MiB that the compiler lets a program use, by libtpu version, the newest one last.
+            Measured: a program of this size compiles, and a larger one does not.
         cores: JAX devices per chip.
         options: Other options that its topologies need.
     """
@@ -47,6 +47,12 @@ class _Tpu:
     def rank(self) -> int:
         """How many dimensions its topologies have."""
         return len(self.pod)
+
+    @property
+    def newest_limit(self) -> tuple[int, str]:
+        """The bytes with the newest libtpu that was measured, and a note that names it."""
+        *_, (version, mib) = self.limits.items()
+        return mib * MIB, f"measured with libtpu {version}"
 
 
 _MEGACORE = {"chip_config_name": "megacore"}  # as JAX runs a v4: one device per chip
@@ -118,8 +124,7 @@ def memory_of(device_type: str) -> tuple[str, int, str] | None:
     """
     for tpu in TPUS.values():
         if tpu.kind.casefold() == device_type.casefold():
-            version, mib = next(iter(tpu.limits.items()))
-            return tpu.kind, mib * MIB, f"measured with libtpu {version}"
+            return tpu.kind, *tpu.newest_limit
     return None
 
 
@@ -206,7 +211,7 @@ def _slice(kind: str, shape: str, word: str) -> tuple[int, ...]:
 
 
 def _limit(tpu: _Tpu) -> tuple[int, str]:
-    """The limit in the installed libtpu; if its limit was not measured, a known one with a note."""
+    """The limit in the installed libtpu; if that was not measured, the newest one with a note."""
     try:
         version = importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:
@@ -214,8 +219,7 @@ def _limit(tpu: _Tpu) -> tuple[int, str]:
     for known, mib in tpu.limits.items():
         if version == known or version.startswith(f"{known}."):
             return mib * MIB, ""
-    known, mib = next(iter(tpu.limits.items()))
-    return mib * MIB, f"measured with libtpu {known}"
+    return tpu.newest_limit
 
 
 def _gpu(kind: str, shape: str, word: str, memory_fraction: float | None) -> Target:

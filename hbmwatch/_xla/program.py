@@ -83,6 +83,11 @@ class Program:
         return max(1, assigned.replica_count * assigned.computation_count)
 
     @functools.cached_property
+    def is_tiled(self) -> bool:
+        """Whether an array has a tiled layout, as all arrays have on a TPU and none on a CPU."""
+        return any(instruction.shape.layout.tiles for instruction in self.scheduled)
+
+    @functools.cached_property
     def listed(self) -> tuple[HloComputationProto, ...]:
         """The computations, in order; a tuple, as protobuf is slow to read twice."""
         return tuple(self.proto.hlo_module.computations)

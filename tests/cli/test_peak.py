@@ -96,28 +96,58 @@ def test_html_writes_a_page(
     assert data["message"]["limit_bytes"] == 2**30
 
 
-def test_a_profile_of_a_known_tpu_has_its_limit(
-    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
-) -> None:
-    """The page draws the line; whether the program fits is not said, and the status stays 0."""
-    (file,) = profile.glob("plugins/profile/*/*.xplane.pb")
+def on_a_tpu(profile: bytes, folder: Path) -> Path:
+    """A profile with the plane of a TPU v5e."""
     stats = [{"metadata_id": 1, "str_value": "TPU v5 Lite"}]
     names = [{"key": 1, "value": {"id": 1, "name": "device_type_string"}}]
     device = {"name": "/device:TPU:0", "stat_metadata": names, "stats": stats}
-    both = file.read_bytes() + message_class(XSpace)(planes=[device]).SerializeToString()
-    (tmp_path / "tpu.xplane.pb").write_bytes(both)
-    page = tmp_path / "peak.html"
-    status, out, _ = run_peak(capsys, tmp_path / "tpu.xplane.pb", "--html", str(page))
-    data = json.loads(page.read_text().partition(' id="data">')[2].partition("</script>")[0])
+    file = folder / "tpu.xplane.pb"
+    file.write_bytes(profile + message_class(XSpace)(planes=[device]).SerializeToString())
+    return file
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("options", "device_limit", "message_limit"),
+    [
+        ([], 16126 * 2**20, None),
+        (["--limit", "80GiB"], None, 80 * 2**30),
+        (["--on", "v4"], None, 31485 * 2**20),
+    ],
+)
+def test_a_profile_of_a_known_tpu_has_its_limit(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    options: list[str],
+    device_limit: int | None,
+    message_limit: int | None,
+) -> None:
+    """The page draws the line; whether the program fits is said for a given limit only."""
+    file = on_a_tpu(programs.compiled("train", "tpu").xspace, tmp_path)
+    status, out, _ = run_peak(capsys, file, "--json", *options)
+    report = OomReport.from_dict(json.loads(out))
+    note = (
+        "The profile is of a TPU v5 lite, of which a program can use 15.75 GiB (measured with "
+        "libtpu 0.0.50); --limit checks another limit."
+    )
 
     assert status == 0
-    assert (
-        "The profile is of a TPU v5 lite, of which a program can use 15.75 GiB (measured with "
-        "libtpu 0.0.42); --limit checks another limit."
-    ) in out
-    assert data["device"]["limit_bytes"] == 16126 * 2**20
-    assert (data["device"]["device_kind"], data["device"]["device_count"]) == ("TPU v5 lite", 1)
-    assert data["message"]["limit_bytes"] is None
+    assert (note in report.notes) == (not options)
+    assert report.device is not None
+    assert (report.device.device_kind, report.device.limit_bytes) == ("TPU v5 lite", device_limit)
+    assert report.message.limit_bytes == message_limit
+
+
+def test_a_program_of_the_cpu_in_the_profile_of_a_tpu_has_no_limit(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
+) -> None:
+    """A process with a TPU may also run programs on its CPU."""
+    (file,) = profile.glob("plugins/profile/*/*.xplane.pb")
+    status, out, _ = run_peak(capsys, on_a_tpu(file.read_bytes(), tmp_path), "--json")
+    report = OomReport.from_dict(json.loads(out))
+
+    assert (status, report.device) == (0, None)
+    assert "TPU" not in out
 
 
 def test_the_peak_is_shown_although_the_findings_fail(

@@ -62,8 +62,8 @@ def test_devices_and_topologies_name_their_target() -> None:
 @pytest.mark.parametrize(
     ("device_type", "expected"),
     [
-        ("TPU v6 Lite", ("TPU v6 lite", 31996 * MIB, "measured with libtpu 0.0.42")),
-        ("TPU v4", ("TPU v4", 31485 * MIB, "measured with libtpu 0.0.42")),
+        ("TPU v6 Lite", ("TPU v6 lite", 31992 * MIB, "measured with libtpu 0.0.50")),
+        ("TPU v4", ("TPU v4", 31485 * MIB, "measured with libtpu 0.0.50")),
         ("TPU v3", None),
         ("", None),
     ],
@@ -86,7 +86,7 @@ def test_the_limit_is_that_of_the_installed_libtpu(monkeypatch: pytest.MonkeyPat
 
     assert limit("0.0.42.1") == (31996 * MIB, "")
     assert limit("0.0.50.1") == (31992 * MIB, "")
-    assert limit("0.1.7") == (31996 * MIB, "measured with libtpu 0.0.42")
+    assert limit("0.1.7") == (31992 * MIB, "measured with libtpu 0.0.50")
 
 
 @pytest.mark.parametrize(
