@@ -193,8 +193,10 @@ _DRIVER_WORDINGS = (
         "gpu-nccl-alloc",  # RCCL has the same words, with "CUDA" too
         _DRIVER,
         "ailed to CUDA ",
-        r"[cm]alloc(?![\w-])(?: async)?(?: <#requested_bytes> bytes)?",
+        r"[cm]alloc(?![\w-])(?: async)?(?: <#requested_bytes> bytes"
+        r"|(?<=WARN Failed to CUDA .alloc)|(?<=WARN Failed to CUDA .alloc async))",
         "quoted",
+        is_unexplained=True,
     ),
     Wording(
         "gpu-operation",
@@ -208,8 +210,8 @@ _DRIVER_WORDINGS = (
         "gpu-hsa",
         _DRIVER,
         "HSA_STATUS_ERROR_OUT_OF_RESOURCES",
-        # Threads and events are resources too; with less than 1000 MB free, memory is the reason.
-        r".{0,250}?Available Free mem ?: (?=\d{1,3} ?MB)<free_bytes>",
+        # Threads and events are resources too; with less than 100 MB free, memory is the reason.
+        r".{0,250}?Available Free mem ?: (?=\d{1,2} ?MB)<free_bytes>",
     ),
     Wording(
         "gpu-context",
@@ -226,6 +228,7 @@ _DRIVER_WORDINGS = (
         r"|the resource allocation failed|the library was not initialized"
         r"|rocblas_status_memory_error)",
         "log",
+        is_unexplained=True,
     ),
     Wording(
         "gpu-cudnn",
@@ -332,8 +335,9 @@ _HOST_WORDINGS = (
         "host-nccl",
         _HOST,
         "ailed to CUDA host alloc",
-        "(?: <#requested_bytes> bytes)?",
+        "(?: <#requested_bytes> bytes|(?<=WARN Failed to CUDA host alloc))",
         "quoted",
+        is_unexplained=True,
     ),
     Wording("host-transfer-buffer", _HOST, "ailed to allocate host memory for transfer buffer"),
     Wording(

@@ -3,10 +3,78 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-_HOST = (
-    "Host memory ran out, not device memory, unless the CPU is the device: {cause}. Free or avoid "
+_RAN_OUT = (
+    "memory ran out, not device memory, unless the CPU is the device: {cause}. Free or avoid "
     "copies on the host, or use a machine or a container with more memory."
+)
+_HOST, _PROBABLY_HOST = f"Host {_RAN_OUT}", f"Probably host {_RAN_OUT}"
+
+
+class _HostError(NamedTuple):
+    """An error of the host's memory, as a traceback or an abort prints it.
+
+    Attributes:
+        pattern: Its text.
+        again: What the first words of a later error are if it is the same one.
+        note: What is said of it.
+    """
+
+    pattern: re.Pattern[str]
+    again: re.Pattern[str]
+    note: str
+
+
+# pycuda and pyopencl have a MemoryError of their own, for device memory.
+_MEMORY_ERROR = r"(?:builtins\.|numpy\.[\w.]{1,60}\.)?(?:_Array)?MemoryError"
+_SAME = re.compile(rf"{_MEMORY_ERROR}(?![\w.])")
+# RMM, Thrust and others derive errors of device memory from std::bad_alloc, and add the reason.
+_ONLY_BAD_ALLOC = r"std::bad_alloc[ \t]*$"
+_HOST_ERRORS = (
+    _HostError(
+        re.compile(
+            r"instance of 'std::bad_alloc'(?!\s{1,40}what\(\):[ \t]{0,8}std::bad_alloc:)"
+            r"|(?:instance of '(?!std::bad_alloc')(?P<other>[^'\n]{1,200})'\s{1,40})?"
+            rf"what\(\):[ \t]{{0,8}}{_ONLY_BAD_ALLOC}"
+            rf"|uncaught exception of type std::bad_alloc: {_ONLY_BAD_ALLOC}"
+            rf"|(?<![\w.])(?:{_MEMORY_ERROR}|INTERNAL): {_ONLY_BAD_ALLOC}",
+            re.MULTILINE,
+        ),
+        _SAME,
+        _PROBABLY_HOST.format(cause="the C++ library got none (std::bad_alloc)"),
+    ),
+    _HostError(
+        re.compile(r"MemoryError: Unable to allocate [\d.]{1,20} \w{1,5} for an array with shape"),
+        _SAME,
+        _PROBABLY_HOST.format(cause="NumPy got none for an array"),
+    ),
+    _HostError(
+        re.compile(
+            rf"^[ \t]*+(?:E[ \t]+)?{_MEMORY_ERROR}(?::(?! std::bad_alloc)|[ \t]*$)",
+            re.MULTILINE,
+        ),
+        _SAME,
+        _PROBABLY_HOST.format(cause="Python got none (MemoryError)"),
+    ),
+    _HostError(
+        re.compile(r": \[Errno 12\] Cannot allocate memory"),
+        re.compile(r"[\w.]{1,100}: \[Errno 12\]"),
+        "The operating system refused memory of the host. Probably host memory ran out, or the "
+        "process reached a limit; this is not device memory.",
+    ),
+)
+# The last line of a traceback, or the first one of an abort. A launcher reports that a process
+# ended, whatever the reason was.
+_RAISED = re.compile(
+    r"^[ \t]*+(?:E[ \t]+)?(?P<error>"
+    r"(?!(?:\w{1,60}\.){0,8}(?:CalledProcessError|ChildFailedError)\b)"
+    r"[\w.]{0,200}(?:Error|Exception|Interrupt)(?::|[ \t]*$)[^\n]*"
+    r"|terminate called after throwing an instance of '(?!std::bad_alloc')[^\n]*)",
+    re.MULTILINE,
+)
+_DEVICE = re.compile(
+    r"cuda|cumem|mem_object|rocm|opencl|\bhip|\b(?:device|gpu|tpu|hbm|vram)", re.IGNORECASE
 )
 
 # The first row that matches counts.
@@ -23,26 +91,6 @@ _ROWS: tuple[tuple[re.Pattern[str], str], ...] = (
         "The operating system refused memory for code that LLVM compiled for the CPU. Probably "
         "host memory ran out, or the process reached its limit of mappings (on Linux "
         "/proc/sys/vm/max_map_count).",
-    ),
-    (
-        # RMM throws a class of this name for device memory.
-        re.compile(r"std::bad_alloc(?!: ?(?:out_of_memory|CUDA|HIP))"),
-        _HOST.format(cause="the C++ library got none (std::bad_alloc)"),
-    ),
-    (
-        re.compile(
-            r"^[ \t]*(?:[\w.]{1,100}\.)?MemoryError(?::(?! std::bad_alloc)|[ \t]*$)", re.MULTILINE
-        ),
-        _HOST.format(cause="Python got none (MemoryError)"),
-    ),
-    (
-        re.compile(r"Unable to allocate [\d.]{1,20} \w{1,5} for an array with shape"),
-        _HOST.format(cause="NumPy got none for an array"),
-    ),
-    (
-        re.compile(r"\[Errno 12\] Cannot allocate memory"),
-        "The operating system refused memory of the host. Probably host memory ran out, or the "
-        "process reached a limit; this is not device memory.",
     ),
     (
         re.compile(
@@ -85,4 +133,18 @@ _ROWS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def possible_oom(text: str) -> str:
     """A note on an error that may be an OOM although it does not say so; "" for any other."""
-    return next((note for pattern, note in _ROWS if pattern.search(text)), "")
+    of_host = next((error.note for error in _HOST_ERRORS if _ends_with(text, error)), "")
+    return of_host or next((note for pattern, note in _ROWS if pattern.search(text)), "")
+
+
+def _ends_with(text: str, error: _HostError) -> bool:
+    """Whether it is the last error of a text. An earlier one may have been handled."""
+    last = next(reversed(list(error.pattern.finditer(text))), None)
+    if last is None or last.groupdict().get("other"):
+        return False
+    begin, end = text.rfind("\n", 0, last.start()) + 1, text.find("\n", last.end())
+    end = len(text) if end < 0 else end
+    if _DEVICE.search(text, begin, end):
+        return False
+    later = (raised["error"] for raised in _RAISED.finditer(text, end))
+    return all(error.again.match(one) and not _DEVICE.search(one) for one in later)

@@ -23,8 +23,7 @@ _CPU_WORDINGS = (
 
 # Tenstorrent's allocator. All figures but the first one are those of one bank of the memory.
 _BANKS = (
-    r" B {space} buffer\b",
-    r" across \d{1,4} banks",
+    r" B {space} buffer across \d{{1,4}} banks",
     ", where each bank needs to store <#requested_bytes> B",
     ", but bank size is (?:only )?<#limit_bytes> B",
     r" \(allocated: <#total_allocated> B",

@@ -66,6 +66,9 @@ class Wording(NamedTuple):
             of hbmwatch on an error, or the line that HbmOomError adds to it.
         needle: Literal text of the pattern, for an anchor that is a common phrase: a text without
             the needle is not searched for the anchor.
+        is_unexplained: Whether the words give no reason for the failure. Then it is no OOM if the
+            last error of CUDA or ROCm that is named before it is another one: after an illegal
+            access, each allocation fails.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Wording(NamedTuple):
     pattern: str = ""
     source: Source = "error"
     needle: str = ""
+    is_unexplained: bool = False
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
         """All places in a flat text where the wording stands, in linear time."""
@@ -83,10 +87,18 @@ class Wording(NamedTuple):
         matcher = _compiled(self.anchor, self.pattern)
         while start >= 0:
             match = matcher.match(text, start)
-            if match:
+            if match and not (self.is_unexplained and _has_other_cause(text, start)):
                 yield match
             start = text.find(self.anchor, start + len(self.anchor))
 
+
+# The names of errors of CUDA and ROCm, and how NCCL and the runtimes quote their texts.
+_GPU_ERROR = re.compile(
+    r"[CcHh](?:uda|UDA|ip|IP)(?: failure (?:\d{1,4} )?'([^']{1,80})| error: (\w[\w ]{1,60})"
+    r"|_ERROR_(\w{1,60})|Error([A-Z]\w{1,60}))"
+)
+_GPU_MEMORY = re.compile("out ?_?of ?_?memory|MemoryAllocation", re.IGNORECASE)
+_CAUSE_BEFORE = 2000
 
 # Between two sentences of a message: what ends the first one, and what a person puts between them,
 # such as a bullet, a dash or the marks of code. "12.2G free`, - `There are" has all of it.
@@ -107,6 +119,13 @@ STATISTICS = (
 def optional(*pieces: str) -> str:
     """A pattern for a text that can be cut off before each of its pieces."""
     return "".join(f"(?:{piece}" for piece in pieces) + ")?" * len(pieces)
+
+
+def _has_other_cause(text: str, start: int) -> bool:
+    """Whether the last error of CUDA or ROCm that is named shortly before is not memory."""
+    before = text[max(0, start - _CAUSE_BEFORE) : start]
+    named = next(reversed(_GPU_ERROR.findall(before)), None)
+    return named is not None and not _GPU_MEMORY.match("".join(named))
 
 
 @functools.cache

@@ -24,6 +24,7 @@ LONG = {
     "near misses of statistics": "OOM Summary: Reason: a . ",
     "near misses of ROCm": "HSA_STATUS_ERROR_OUT_OF_RESOURCES ",
     "near misses of an operation": "operation gpuGet() failed: out of memories ",
+    "allocations after an error": "Cuda failure 700 'x' Failed to CUDA calloc 8 bytes\n",
     "marks": "Attempting to reserve 1.00G - - - ",
     "bullets": "- memory ",
     "bullets on lines": "- `memory\n",

@@ -128,11 +128,21 @@ HARMLESS = {
     ),
     "an allocation of another program": "could not allocate buffer of size: 4096",
     "prose on NCCL": "it failed to CUDA malloc-like functions",
+    "prose on NCCL's words": "I have failed to CUDA calloc in my tutorial",
+    "prose on NCCL and the host": "I have failed to CUDA host alloc in my tutorial",
     "several buffers": "Not enough space to allocate 4 B DRAM buffers",
+    "prose on banks": "Not enough space to allocate 100 B DRAM buffer in my blog",
+    "prose on banks of L1": "Not enough space to allocate 100 B L1 buffer across banks",
     "space on a disk": "Not enough space to allocate 2097152 B for the swap file across 2 disks",
     "resources of ROCm with free memory": (
         "rocdevice.cpp:3582: aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime "
         "failed to allocate the necessary resources. Code: 0x1008 Available Free mem : 60211 MB"
+    ),
+    "threads of ROCm": (
+        "HSA_STATUS_ERROR_OUT_OF_RESOURCES: Too many threads. Available Free mem : 900 MB"
+    ),
+    "resources of ROCm with some memory": (
+        "HSA_STATUS_ERROR_OUT_OF_RESOURCES: Available Free mem : 100 MB"
     ),
     "resources of ROCm without figures": (
         "HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources."
@@ -155,6 +165,45 @@ HARMLESS = {
         "capacity of 15.78 GiB of which 1.34 GiB is free."
     ),
 }
+
+NCCL = "n1:7:9 [0] NCCL WARN "
+# What allocates after an error of the GPU, and fails for that reason.
+UNEXPLAINED = {
+    "calloc": f"{NCCL}Failed to CUDA calloc async 608 bytes",
+    "malloc": "Last error:\nFailed to CUDA malloc 64 bytes",
+    "cut": f"{NCCL}Failed to CUDA calloc",
+    "host": f"{NCCL}Failed to CUDA host alloc 128 bytes",
+    "cuBLAS": "failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED",
+}
+OTHER_CAUSES = (
+    f"{NCCL}Cuda failure 700 'an illegal memory access was encountered'",
+    f"{NCCL}Cuda failure 'unspecified launch failure'",
+    f"{NCCL}HIP failure 1 'invalid argument'",
+    "INTERNAL: CUDA error: an illegal memory access was encountered",
+    "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+    "cudaErrorLaunchFailure",
+    "hipErrorIllegalAddress",
+)
+
+
+@pytest.mark.parametrize("cause", OTHER_CAUSES)
+@pytest.mark.parametrize("name", UNEXPLAINED)
+def test_an_allocation_that_fails_after_another_error_is_none(name: str, cause: str) -> None:
+    """The last error that is named before it counts, where that is near."""
+    text = UNEXPLAINED[name]
+    found = [
+        parse_oom(before + text) is not None
+        for before in (
+            f"{cause}\n",
+            f"{cause}\n{NCCL}comm.cc:12 -> 1\n",
+            f"{NCCL}Cuda failure 2 'out of memory'\n{cause}\n",
+            "",
+            f"{cause}\n{NCCL}Cuda failure 2 'out of memory'\n",
+            f"{cause}\n" + "step 7 of 100\n" * 200,
+        )
+    ]
+    # The third text states an OOM before the other error.
+    assert found == [False, False, True, True, True, True]
 
 
 @pytest.mark.parametrize("name", HARMLESS)
