@@ -26,9 +26,12 @@ _OTHER_LIBRARY = re.compile(
     r"/lib(?:64)?/python3(?:\.\d+)?/|/jax/_src/|/jaxlib/"
     r"|^<(?!stdin>|console>|ipython-input|python-input)"
 )
-# All but the user's part of `hbmwatch demo`.
-_OWN = re.compile(r"/hbmwatch/_(?!cli/demo)\w+[/.]")
-_DEMO = "/hbmwatch/_cli/demo"
+# All but the user's part of `hbmwatch demo`; a user may have a folder of this name too.
+_OWN = re.compile(
+    r"/hbmwatch/_(?:analysis|cli/(?!demo\.)|explain|findings|jax|messages|preflight|profiles|records"
+    r"|report|watch|xla)/?\b"
+)
+_DEMO = "/hbmwatch/_cli/demo."
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -11,7 +11,7 @@ import pytest
 
 import hbmwatch
 from hbmwatch import HbmOomError
-from hbmwatch._records.libraries import LIBRARIES
+from hbmwatch._records.libraries import LIBRARIES, is_own
 from hbmwatch._xla.frames import user_frame
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -118,3 +118,14 @@ def test_the_stacks_of_a_report_have_no_frame_of_hbmwatch(watch: Callable[..., A
 
     assert (len(stacks) > 0, of_ours) == (True, [])
     assert all(__file__ in frame for stack in stacks for frame in stack[:1])
+
+
+def test_every_room_of_the_package_is_known_as_hbmwatch_s() -> None:
+    """A folder of the user that is called hbmwatch is not; nor is the program of the demo."""
+    package = Path(hbmwatch.__file__).parent
+    rooms = sorted(file.parent for file in package.glob("_*/__init__.py"))
+    ours = [str(room / "some.py:3") for room in rooms]
+    users = ["/home/me/hbmwatch/_models/train.py:3", str(package / "_cli" / "demo.py:3")]
+
+    assert [is_own(path) for path in (*ours, *users)] == [True] * len(rooms) + [False] * 2
+    assert len(rooms) > 10
