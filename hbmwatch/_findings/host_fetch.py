@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
+from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
@@ -18,18 +21,23 @@ _INTO_LOOP = frozenset(("tuple", "while"))
 def _freed(found: Sequence[Candidate]) -> int:
     """All fetched arrays but the two largest; of one array, all of it but a slice.
 
-    Where the host has more arrays than are on the device, and no loop reads those, they are fetched
-    one after another.
+    Where the arrays are fetched one after another, nothing.
     """
     buffers: list[LiveBuffer] = [live for candidate in found for live in candidate.buffers]
-    if len(buffers) <= NEEDED_AT_ONCE:
-        on_host = [a for a in found[0].facts.arguments if not a.in_hbm]
-        looped = any(user.opcode in _INTO_LOOP for c in found for user in c.uses)
-        if len(on_host) > len(buffers) and not looped:
-            return 0
-        return all_bytes(buffers)
-    largest = sorted(live.size_bytes for live in buffers)[-NEEDED_AT_ONCE:]
-    return all_bytes(buffers) - sum(largest)
+    if len(buffers) > NEEDED_AT_ONCE:
+        largest = sorted(live.size_bytes for live in buffers)[-NEEDED_AT_ONCE:]
+        return all_bytes(buffers) - sum(largest)
+    looped = any(user.opcode in _INTO_LOOP for c in found for user in c.uses)
+    return 0 if not looped and _take_turns(found[0].facts, buffers) else all_bytes(buffers)
+
+
+def _take_turns(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> bool:
+    """Whether the host has more arrays as large, and what is fetched first is freed first."""
+    least = min(live.op.unpadded_bytes for live in buffers)
+    alike = [a for a in facts.arguments if not a.in_hbm and a.size_bytes >= least]
+    fetched = sorted(buffers, key=lambda live: live.op.start or 0)
+    ends = [math.inf if live.op.end is None else live.op.end for live in fetched]
+    return len(alike) > len(buffers) and all(a < b for a, b in itertools.pairwise(ends))
 
 
 ADVICE = BufferAdvice(

@@ -6,7 +6,7 @@ import pytest
 
 from hbmwatch._findings import classify, host_fetch
 from tests.findings.small import classified
-from tests.hlo import MIB, Hlo, shape_of
+from tests.hlo import MIB, Hlo, Span, shape_of
 
 HOST = 5
 
@@ -51,15 +51,40 @@ def test_two_fetched_arrays_are_needed() -> None:
     assert "a copy of the argument layers[0]" in finding.evidence
 
 
-@pytest.mark.parametrize(("count", "freed"), [(1, MIB), (2, 2 * MIB), (3, MIB)])
-def test_arrays_that_are_fetched_one_after_another_are_not_told(count: int, freed: int) -> None:
-    """Of three on the host, one or two are on the device: the next one is fetched in time."""
-    hlo = fetched(3)
-    (all_fetched,) = classify.find(fetched(count).facts(copies(fetched(count))))
-    (some,) = classify.find(hlo.facts(copies(hlo)[:count]))
+@pytest.mark.parametrize(
+    ("on_host", "spans", "freed"),
+    [
+        (1, [(0, 1)], MIB),
+        (3, [(0, 1)], 0),
+        (2, [(0, 2), (1, 3)], 2 * MIB),
+        (3, [(0, 2), (1, 3)], 0),
+        (3, [(0, None), (1, None)], 2 * MIB),
+        (3, [(0, 3), (1, 2)], 2 * MIB),
+        (3, [(0, 3), (1, 4), (2, 5)], MIB),
+    ],
+    ids=["one", "one of three", "two", "in turn", "both stay", "one inside", "all"],
+)
+def test_arrays_that_are_fetched_one_after_another_are_not_told(
+    on_host: int, spans: list[Span], freed: int
+) -> None:
+    """Of three on the host, one or two are on the device: what is fetched first is freed first."""
+    hlo = fetched(on_host)
+    live = copies(hlo)[: len(spans)]
+    (finding,) = classify.find(hlo.facts(live, spans=dict(zip(live, spans, strict=True))))
 
-    assert all_fetched.saves_bytes == freed
-    assert some.saves_bytes == (freed if count == 3 else 0)
+    assert finding.saves_bytes == freed
+
+
+@pytest.mark.parametrize(("width", "freed"), [(1, MIB), (511, MIB), (512, 0), (1024, 0)])
+def test_smaller_arrays_on_the_host_are_not_what_is_fetched_next(width: int, freed: int) -> None:
+    """A scalar in host memory says nothing about an array that is fetched in full."""
+    hlo = fetched(1)
+    shape = shape_of(512, width)
+    shape["layout"]["memory_space"] = HOST
+    hlo.parameter(path="other", shape=shape)
+    (finding,) = classify.find(hlo.facts(copies(hlo)))
+
+    assert finding.saves_bytes == freed
 
 
 def test_a_stack_that_a_loop_reads_is_told() -> None:
