@@ -82,6 +82,7 @@ class BufferAdvice(Advice):
         reads_origin: Whether its rule reads the origin of the buffer.
         by_blocks: Whether the remedy goes over blocks, whose values a backward pass would keep.
         line_for: Gives the line of the title as " at train.py:7"; None: that of most bytes.
+        counts_steps: Whether the length of a loop buffer is the number of steps of the loop.
         detail: What the evidence says of the largest buffer in addition, as a clause; None for
             nothing.
     """
@@ -96,4 +97,5 @@ class BufferAdvice(Advice):
     remedy_for: Callable[[Sequence[Candidate]], str] | None = None
     by_blocks: bool = False
     line_for: Callable[[Sequence[Candidate]], str] | None = None
+    counts_steps: bool = True
     detail: Callable[[LiveBuffer, ProgramFacts], str] | None = None

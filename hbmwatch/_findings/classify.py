@@ -82,6 +82,7 @@ RULES = (
     Rule(host_fetch.ADVICE, host_fetch.is_fetched),
     Rule(layout_copy.ADVICE, layout_copy.is_copied_state),
     Rule(None, stacked_outputs.is_loop_state),
+    Rule(stacked_outputs.STATE_ADVICE, stacked_outputs.is_carried),
     Rule(stacked_outputs.CARRY_ADVICE, stacked_outputs.is_updated_input),
     Rule(stacked_outputs.ADVICE, stacked_outputs.is_stacked),
     Rule(jacobian.ADVICE, _all_rows(jacobian.is_jacobian)),
@@ -223,7 +224,7 @@ def _evidence(
     what = live.op.shape.partition("{")[0]
     what += f" from {live.name}" if live.name else ""
     what += " (inferred)" if live.inferred else ""
-    if live.loop_buffer is not None and not advice.names_argument:
+    if live.loop_buffer is not None and advice.counts_steps and not advice.names_argument:
         length = live.loop_buffer.length
         what += f", {length} steps of {format_size(live.size_bytes // length)}"
     path = facts.buffers.argument_of(live.instruction) if advice.names_argument else ""

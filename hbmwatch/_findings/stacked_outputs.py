@@ -1,4 +1,4 @@
-"""A result of a scan that is stacked over all its steps."""
+"""A result of a scan that is stacked over all its steps, or a buffer that a loop carries."""
 
 from __future__ import annotations
 
@@ -70,6 +70,40 @@ CARRY_ADVICE = BufferAdvice(
     detail=_computed,
 )
 
+STATE_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=ADVICE.prior_weight,
+    title="A loop carries a large buffer and writes parts of it{at}",
+    remedy="Make the buffer smaller (fewer entries, a narrower dtype) or shard it. If it collects "
+    "what each step computes, keep a running mean or every n-th step instead, or call the loop for "
+    "some steps at a time and move the results to host memory.",
+    link=LAX_SCAN,
+    will_not_help="donation or jax.checkpoint: the buffer is created in the program, and the loop "
+    "carries all of it",
+    reads_origin=False,
+    line_for=_line,
+    detail=_computed,
+    counts_steps=False,
+)
+
+
+# How op_names call the function of a scan: in jax 0.10, and in jax 0.12.
+_CALLS = ("closed_call/", "eval_jaxpr/")
+
+
+def is_carried(candidate: Candidate) -> bool:
+    """Whether the function that a loop calls writes the buffer: the loop carries it.
+
+    A scan writes its ys outside of the call of that function, by dynamic_update_slice.
+    """
+    filled = candidate.first.loop_buffer
+    if filled is None:
+        return False
+    write = candidate.facts.buffers.graph.root(filled.update).metadata.op_name
+    _, body, inside = write.rpartition("/body/")
+    scatters = inside.rpartition("/")[2].startswith("scatter")
+    return bool(body) and (scatters or inside.startswith(_CALLS))
+
 
 def is_updated_input(candidate: Candidate) -> bool:
     """Whether a loop writes the next value of an argument that it reads slice by slice."""
@@ -103,5 +137,9 @@ def is_loop_state(candidate: Candidate) -> bool:
 
 
 def is_stacked(candidate: Candidate) -> bool:
-    """Whether a loop fills the buffer, one slice per step."""
-    return candidate.first.loop_buffer is not None
+    """Whether a loop of the user fills the buffer, one slice per step.
+
+    The compiler makes loops of its own, which have no op_name.
+    """
+    filled = candidate.first.loop_buffer
+    return filled is not None and "/while" in f"{filled.context} {candidate.first.name}"

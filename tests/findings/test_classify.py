@@ -42,6 +42,7 @@ def test_the_order_of_the_rules() -> None:
         "(ordinary)",
         "stacked-outputs",
         "stacked-outputs",
+        "stacked-outputs",
         "jacobian",
         "one-hot",
         "samples",

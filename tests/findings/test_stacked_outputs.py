@@ -37,8 +37,9 @@ def scan(
     body = hlo.inner()
     carried = body.add("parameter", shape=hlo.known[begin]["shape"])
     whole = body.add("get-tuple-element", carried, dims=STEPS, tuple_index=0)
-    value = body.add("exponential", dims=(1, 256, 256), name=f"{context}/body/exp")
-    update = body.add("dynamic-update-slice", whole, value, dims=STEPS, name=f"{context}/body/x")
+    named = {"name": f"{context}/body/x"} if context else {}
+    value = body.add("exponential", dims=(1, 256, 256), **named)
+    update = body.add("dynamic-update-slice", whole, value, dims=STEPS, **named)
     kept = [body.add("get-tuple-element", carried, dims=STEPS, tuple_index=1)] if reads else []
     body.add("tuple", update, *kept)
     hlo.add("while", begin, shape=hlo.known[begin]["shape"], calls=body)
@@ -134,6 +135,77 @@ def test_the_evidence_says_how_many_steps() -> None:
     (finding,) = classify.find(hlo.facts((buffer,)))
 
     assert "8 steps of 256 KiB" in finding.evidence
+
+
+def collect(x: Any) -> Any:
+    """A fori_loop that writes what its later steps compute into an array, as fori_collect does."""
+
+    def body(i: Any, carry: Any) -> Any:
+        value, kept = carry
+        value = jnp.sin(value) * 1.1
+        return value, kept.at[jnp.where(i >= 8, i - 8, 0)].set(value)
+
+    return jax.lax.fori_loop(0, 40, body, (x, jnp.zeros((32, *x.shape))))  # the loop
+
+
+def fill_ring(x: Any) -> Any:
+    """A scan that writes its xs into a ring buffer that it carries; it has no ys."""
+
+    def body(carry: Any, new: Any) -> tuple[Any, None]:
+        ring, at = carry
+        ring = jax.lax.dynamic_update_slice_in_dim(ring, new[None], at, axis=0)
+        return (ring, (at + 1) % 32), None
+
+    xs = jnp.sin(x) + jnp.zeros((8, *x.shape))
+    return jax.lax.scan(body, (jnp.zeros((32, *x.shape)), 0), xs)[0]  # the loop
+
+
+def stack(x: Any) -> Any:
+    """A scan whose body itself updates an array, and which stacks its outputs."""
+
+    def body(carry: Any, _: None) -> tuple[Any, Any]:
+        carry = carry.at[0].set(jnp.sin(carry[1]) * 1.1)
+        return carry, carry
+
+    return jax.lax.scan(body, x, None, length=32)[1]  # the loop
+
+
+@pytest.mark.parametrize(
+    ("program", "says", "steps"),
+    [
+        (collect, "A loop carries a large buffer and writes parts of it", False),
+        pytest.param(
+            fill_ring,
+            "A loop carries a large buffer and writes parts of it",
+            False,
+            marks=pytest.mark.skipif(
+                jax.__version_info__ < (0, 7), reason="its op_name is that of a write of ys"
+            ),
+        ),
+        (stack, "A scan stacks its outputs over all steps", True),
+    ],
+)
+def test_what_a_loop_carries_is_no_stacked_output(program: Any, says: str, steps: bool) -> None:
+    """Its length is not the number of steps, and the body does not return it as ys."""
+    finding = explain(jax.jit(program).lower(jax.ShapeDtypeStruct((64, 64), jnp.float32))).findings[
+        0
+    ]
+    start = program.__code__.co_firstlineno
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if n > start and text.endswith("# the loop"))
+
+    assert finding.title == f"{says} at test_stacked_outputs.py:{line}"
+    assert (" steps of " in finding.evidence) == steps
+    assert ("second output of the body" in finding.remedy) == steps
+
+
+@pytest.mark.parametrize(
+    ("context", "slug"), [("jit(f)/while", "stacked-outputs"), ("", None)], ids=["user", "compiler"]
+)
+def test_a_loop_that_the_compiler_made_is_no_scan(context: str, slug: str | None) -> None:
+    """For a large reshape: nothing in it has an op_name."""
+    hlo, buffer = scan(context=context)
+    assert classified(hlo.facts((buffer,))) == slug
 
 
 @pytest.mark.parametrize(
