@@ -123,8 +123,9 @@ def test_a_profile_of_a_known_tpu_has_its_limit(
     message_limit: int | None,
 ) -> None:
     """The page draws the line; whether the program fits is said for a given limit only."""
-    file = on_a_tpu(programs.compiled("train", "tpu").xspace, tmp_path)
-    status, out, _ = run_peak(capsys, file, "--json", *options)
+    program = programs.compiled("train", "tpu")
+    file = on_a_tpu(program.xspace, tmp_path)  # with all programs of this process
+    status, out, _ = run_peak(capsys, file, "--json", "--module", program.name, *options)
     report = OomReport.from_dict(json.loads(out))
     note = (
         "The profile is of a TPU v5 lite, of which a program can use 15.75 GiB (measured with "
