@@ -37,7 +37,7 @@ def scan(
     body = hlo.inner()
     carried = body.add("parameter", shape=hlo.known[begin]["shape"])
     whole = body.add("get-tuple-element", carried, dims=STEPS, tuple_index=0)
-    named = {"name": f"{context}/body/x"} if context else {}
+    named: dict[str, Any] = {"name": f"{context}/body/x"} if context else {}
     value = body.add("exponential", dims=(1, 256, 256), **named)
     update = body.add("dynamic-update-slice", whole, value, dims=STEPS, **named)
     kept = [body.add("get-tuple-element", carried, dims=STEPS, tuple_index=1)] if reads else []
