@@ -62,6 +62,7 @@ def test_the_page_tells_what_changed(browser: Any, tmp_path: Path) -> None:
     assert texts(browser, "h3, h3 + ul li")[0] == "Gone"
 
     chart = browser.find_element("id", "chart")
+    wait(browser).until(lambda _: chart.is_displayed())  # it is drawn again when it has its size
     chart.send_keys(END)
     assert texts(browser, "#reading") == ["100% of the program, before 0 B, after 0 B, +0 B"]
     chart.send_keys(HOME + ARROW_RIGHT * 50)
