@@ -47,6 +47,15 @@ def browser() -> Iterator[Any]:
     opened.quit()
 
 
+@pytest.fixture(autouse=True)
+def _as_a_screen(request: pytest.FixtureRequest) -> None:
+    """The browser shows each test a screen, also where the test before it had paper or a phone."""
+    if "browser" in request.fixturenames:
+        opened = request.getfixturevalue("browser")
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 @pytest.fixture(scope="session")
 def axe() -> str:
     """The script of axe-core, which a package for another browser driver brings."""
