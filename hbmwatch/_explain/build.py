@@ -25,10 +25,10 @@ from hbmwatch._explain.problems import Problems
 from hbmwatch._explain.transfer import FailedTransfer, failed_transfer
 from hbmwatch._findings import vmem
 from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
-from hbmwatch._jax.library_paths import with_user_paths
 from hbmwatch._jax.lowered import CallInfo, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.process import this_process
+from hbmwatch._jax.user_paths import with_user_paths
 from hbmwatch._profiles import xprof
 from hbmwatch._profiles.runs import Kept, keep, keep_for
 from hbmwatch._profiles.stored import copy_run, store_report

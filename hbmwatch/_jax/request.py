@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 
+from hbmwatch._jax.inner_jits import library_of
 from hbmwatch._jax.intercept import replaced
-from hbmwatch._jax.library_jits import library_of
 from hbmwatch._jax.lowering import is_same_lowering, plain_lowered
 from hbmwatch._jax.placement import on_live_devices
 from hbmwatch._jax.wrappers import has_own_lower, is_transformation

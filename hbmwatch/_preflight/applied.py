@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from hbmwatch._jax.device import buffer_address
+from hbmwatch._jax.inner_jits import WithInner, inner_jit
 from hbmwatch._jax.jit_options import jit_options
-from hbmwatch._jax.library_jits import WithInner, inner_jit
 from hbmwatch._jax.request import lowerable
 from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange
 from hbmwatch._preflight.changes.change import Edit

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch import HbmOomError, watch_hbm
-from hbmwatch._jax.library_paths import with_user_paths
 from hbmwatch._jax.lowered import CallInfo, Leaf, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
+from hbmwatch._jax.user_paths import with_user_paths
 
 optax = pytest.importorskip("optax")
 ROWS = 2**46  # times 256 features: no computer has that much memory
