@@ -86,13 +86,18 @@ class _Places:
 
     def _place(self, file: str) -> str:
         numbers = [str(line) for line in self.lines[file] if line is not None]
-        name = "the input" if file == "-" else file
+        name = _shown(file)
         more = self.counts[file] - len(self.lines[file])
         if not numbers:
             return name
         if more:
             numbers.append(f"{more} more")
         return f"{name}, line{'s' if numbers[1:] else ''} {listed(numbers)}"
+
+
+def _shown(file: str) -> str:
+    """A file as sentences name it."""
+    return "the input" if file == "-" else file
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +146,7 @@ def _run(options: argparse.Namespace) -> int:
 def _lost_peers(lost: Mapping[str, str]) -> str:
     """Where the cause is likely, if the logs say that a process lost another one."""
     file, says = next(iter(lost.items()))
-    name = "the input" if file == "-" else file
+    name = _shown(file)
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
     return (
         f"{name}{more}: this process lost another process ({says}); look for the cause in its log"
@@ -161,7 +166,7 @@ def _find(
         with open_log(file) as blocks:
             first = next(blocks, b"")
             if not first:
-                raise CommandError(f"{'the input' if file == '-' else file} is empty")
+                raise CommandError(f"{_shown(file)} is empty")
             if first.lstrip()[:1] in (b"{", b"[") and b'"schema"' in first[:_BEGINNING]:
                 content = _whole(first, blocks)
                 if (reports := _stored_reports(content)) is not None:
@@ -194,15 +199,12 @@ def _profile(file: str, first: bytes) -> list[str]:
     if not first or first[0] > 31 or is_text(first):
         return []
     try:
-        return (
-            [f"{file} is a profile: `hbmwatch peak` reads it"]
-            if contents_of(Path(file)).modules
-            else []
-        )
+        modules = contents_of(Path(file)).modules
     except Listing as listing:
         return [str(listing)]
     except ProfileError:
         return []
+    return [f"{file} is a profile: `hbmwatch peak` reads it"] if modules else []
 
 
 def _whole(first: bytes, blocks: Iterator[bytes]) -> bytes:
@@ -253,8 +255,8 @@ def _next(groups: Sequence[_Places]) -> str:
     if reported is not None:
         if reported.line is None:
             return ""
-        name = "the input" if reported.file == "-" else reported.file
-        return f"next: read the report of hbmwatch, at the error in\n  {name}:{reported.line}"
+        place = f"{_shown(reported.file)}:{reported.line}"
+        return f"next: read the report of hbmwatch, at the error in\n  {place}"
     return _START if groups else ""
 
 

@@ -157,10 +157,7 @@ def report_of_profile(
         OomMessage("", used_bytes=needed, limit_bytes=limit_bytes),
         summary,
         profiled,
-        notes=(
-            *note,
-            *_notes(loaded, module, limit_bytes, device),
-        ),
+        notes=(*note, *_notes(loaded, module, limit_bytes, device)),
         logdir=path if is_log_folder else None,
     )
     problems = Problems(caveats(summary))

@@ -57,12 +57,9 @@ def find(facts: ProgramFacts) -> Finding | None:
     how = f", stacked by a scan of {steps} steps" if steps else ""
     how = how or (f", one set per {REPEATED}" if part == EACH else "")
     remat = any(".remat" in live.op.instruction for live in facts.live)
-    are = "is a residual" if len(saved) == 1 else "are residuals"
     return ADVICE.finding(
         title=f"Rematerialize: put jax.checkpoint (remat) around {around(facts, saved, part)}",
-        evidence=f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) "
-        f"{are}: computed in the forward pass{at_lines(saved)} and kept for the "
-        f"backward pass{how}."
+        evidence=f"{_kept(saved)}{how}."
         + (
             " XLA already rematerializes some values (.remat), so the real demand is even higher."
             if remat
@@ -96,26 +93,32 @@ def _in_groups(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int, fre
     number = steps or len(saved)
     groups = math.isqrt(number)
     what, one = ("steps of the scan", "step") if steps else ("layers", "layer")
-    kept = f"stacked by a scan of {steps} steps" if steps else "one for each layer"
+    how_many = f"stacked by a scan of {steps} steps" if steps else "one for each layer"
     how = (
         f"Scan over about {groups} groups of steps (a scan in a scan), with jax.checkpoint around "
         "the inner scan"
         if steps
         else f"Put jax.checkpoint around each {groups} consecutive layers"
     )
-    are = "is a residual" if len(saved) == 1 else "are residuals"
     return ADVICE.finding(
         title=f"Rematerialize: put jax.checkpoint (remat) around groups of {what}{at_line(saved)}",
-        evidence=f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) "
-        f"{are}: computed in the forward pass{at_lines(saved)} and kept for the backward pass, "
-        f"{kept}. A checkpoint around a single {one} keeps what goes into it, which is about as "
-        "large.",
+        evidence=f"{_kept(saved)}, {how_many}. A checkpoint around a single {one} keeps what goes "
+        "into it, which is about as large.",
         remedy=f"{how}: it keeps what goes into each group, and recomputes one group at a time. Or "
         "use a smaller batch, with gradients accumulated over micro-batches."
         + ("" if steps else offered(facts, IN_GROUPS, saved)),
         saves_bytes=freed,
         buffers=saved,
         will_not_help=f"{AROUND_STEP}; jax.checkpoint around each {one}",
+    )
+
+
+def _kept(saved: Sequence[LiveBuffer]) -> str:
+    """What the residuals are, as the beginning of a sentence."""
+    are = "is a residual" if len(saved) == 1 else "are residuals"
+    return (
+        f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) {are}: "
+        f"computed in the forward pass{at_lines(saved)} and kept for the backward pass"
     )
 
 

@@ -108,7 +108,11 @@ class PlanRow:
         }
 
     def __str__(self) -> str:
-        return f"{' + '.join(self.changes)} [{self.kind}]: {self.fit}"
+        return self._line(self.kind)
+
+    def _line(self, kind: str) -> str:
+        """The changes, their kind as it is to be shown, and the verdict."""
+        return f"{' + '.join(self.changes)} [{kind}]: {self.fit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +220,7 @@ class Plan:
             kind = row.kind if row.kind in explained else f"{row.kind}: {_KINDS[row.kind]}"
             explained.add(row.kind)
             best = "(best) " if row is self.best else ""
-            head = f"{best}{' + '.join(row.changes)} [{kind}]: {row.fit}"
-            lines += [f"{number:>3}. {head}", *_details(row)]
+            lines += [f"{number:>3}. {best}{row._line(kind)}", *_details(row)]
         if not fitting and not self.before.fits:
             lines.append(f"tried {plural(len(self.rows), 'change')}; {none_fits(self.rows)}")
         refused = [row for row in self.rows if not row.fits]

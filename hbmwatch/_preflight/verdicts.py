@@ -136,12 +136,15 @@ class Fit:
         return f"{needs}{has}; {format_size(self.left_bytes)} left"
 
     def _rests_on(self) -> str:
+        """How the verdict was reached, and what it does not count."""
+        is_uncounted = self.proof != "compiled" and self.target.startswith(("v", "tpu"))
+        return self._proof() + ("; the size of the code is not included" if is_uncounted else "")
+
+    def _proof(self) -> str:
         """How the verdict was reached."""
         if self.proof == "compiled":
             return "compiled" if self.fits or not self.error else "rejected by the compiler"
-        is_tpu = self.target.startswith(("v", "tpu"))
-        uncounted = "; the size of the code is not included" if is_tpu else ""
-        return f"from the buffer assignment{uncounted}"
+        return "from the buffer assignment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +249,7 @@ class Largest:
         if over is not None:
             left = over.left_bytes
             by = f", {format_size(-left)} over" if left is not None and left < 0 else ""
-            how = over._rests_on().partition(";")[0]
+            how = over._proof()
             sentences.append(f"{self.next_size} does not ({how}{by}).")
         return sentences
 
@@ -254,8 +257,7 @@ class Largest:
         """How it is known that the size fits, and what is left."""
         left = self.fit.left_bytes
         room = "" if left is None else f", {format_size(left)} left"
-        how = "compiled" if self.fit.proof == "compiled" else "from the buffer assignment"
-        return f"({how}{room})"
+        return f"({self.fit._proof()}{room})"
 
     def _sawtooth(self) -> list[str]:
         """A warning where a larger size fits although a smaller one does not."""

@@ -56,7 +56,7 @@ def is_library(path: str) -> bool:
     path = path.replace("\\", "/")
     if _DEMO in path:
         return False
-    if _OWN.search(path):
+    if is_own(path):
         return True
     installed = _INSTALLED.search(path)
     if installed:

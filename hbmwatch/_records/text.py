@@ -194,9 +194,8 @@ def _wrapped_by_columns(
             rest = words[number][start : start + room + 1]
             is_long = len(_fitting(rest, room)) < len(rest)
             if is_long and not whole_words:
-                part = part or (
-                    "" if line else rest[0]
-                )  # a wide character where one column is left
+                if not part and not line:  # a wide character where one column is left
+                    part = rest[0]
                 line, start = line + part, start + len(part)
             elif is_long and not line:
                 line, number = words[number], number + 1
