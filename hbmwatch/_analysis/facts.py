@@ -362,6 +362,6 @@ class ProgramFacts:
 
 
 def _scales(dims: Sequence[int], stacked: bool, lengths: Set[int]) -> bool:
-    """Whether an array has one of the lengths of a batch; a short one, where a batch is."""
+    """Whether a dimension has one of the lengths of a batch; for a short one, that of the batch."""
     first = dims[: 1 + stacked]  # a loop stacks a batch for each step
     return any(n in (dims if n > MOST_BY_CHANCE else first) for n in lengths)

@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         """Add an argument, and remember it."""
-        if options.get("metavar") in {*_FILES, "DIR"}:  # an empty FOLDER stands for none
+        if options.get("metavar") in {*_FILES, "DIR"}:  # an empty FOLDER turns the cache off
             options.setdefault("type", _path)
         added: argparse.Action = super().add_argument(*names, **options)
         self.arguments.append(added)

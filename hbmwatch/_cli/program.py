@@ -119,7 +119,7 @@ def _code_of(spec: ModuleSpec) -> CodeType:
 
 
 def _attributes(spec: ModuleSpec) -> dict[str, Any]:
-    """What a module prints about itself."""
+    """The attributes that the import system gives a module."""
     return {
         "__file__": spec.origin,
         "__loader__": spec.loader,

@@ -34,7 +34,7 @@ LEAST_SHARE_OF_STATE = 0.5
 LEAST_SHARE_OF_REST = 0.5
 # Beside other findings, a group below a tenth of the peak is not what is missing.
 LEAST_SHARE_OF_PEAK = 0.1
-# So many rows are no features, and no other array has as many by chance.
+# A dimension of so many is one of rows, not of features, and its length is no coincidence.
 LEAST_ROWS = 4096
 _UNKNOWN = "hbmwatch does not recognize"
 

@@ -57,7 +57,8 @@ LEAST_RANK = 3
 def is_attention(candidate: Candidate) -> bool:
     """Whether a softmax reads a product of two batches of tokens, or by its name of a square one.
 
-    The values are multiplied by a square one.
+    A square one counts if the forward pass multiplies something, the values, by a matrix of its
+    dimensions.
     """
     if candidate.product is None or not candidate.is_softmax_input:
         return False
@@ -66,7 +67,9 @@ def is_attention(candidate: Candidate) -> bool:
     # The kernel of a Gaussian process is a square of exponentials, too.
     named = "softmax" in " ".join((candidate.names, joined_names(candidate.uses)))
     # A contrastive loss takes a softmax of all pairs, and multiplies nothing by it.
-    return candidate.is_square and named and candidate.first.dims in candidate.facts.once(_weights)
+    return (
+        candidate.is_square and named and candidate.first.dims in candidate.facts.once(_multiplied)
+    )
 
 
 def is_attention_in_training(candidate: Candidate) -> bool:
@@ -81,7 +84,7 @@ def is_gradient(candidate: Candidate) -> bool:
     return tuple(sorted(candidate.first.dims)) in candidate.facts.once(_scores)
 
 
-def _weights(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:
+def _multiplied(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:
     """The dimensions of what the forward pass multiplies, as attention does values by weights."""
     graph = facts.buffers.graph
     return frozenset(

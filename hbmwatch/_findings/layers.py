@@ -98,12 +98,12 @@ def _innermost(made: Mapping[Calls, Sequence[LiveBuffer]], least: float) -> Call
 
 
 def _inside(made: Mapping[Calls, Sequence[LiveBuffer]], outer: Calls) -> list[LiveBuffer]:
-    """The residuals that a function makes which is called so, itself or in what it calls."""
+    """The residuals that are made in the call of a function, itself or in what it calls."""
     return [live for calls, some in made.items() if calls[-len(outer) :] == outer for live in some]
 
 
 def _is_returned(facts: ProgramFacts, outer: Calls, live: LiveBuffer) -> bool:
-    """Whether the forward pass reads a residual only outside of a function that is called so."""
+    """Whether the forward pass reads a residual only outside of that call of the function."""
     if live.loop_buffer is not None:  # the values of a scan are read before they are stacked
         return False
     forward = (r for r in _readers(facts, live) if is_forward(r.metadata.op_name))

@@ -1,4 +1,4 @@
-"""Reads a file that has sizes but no program."""
+"""What is raised for a file that has sizes but no program, with its rows."""
 
 from __future__ import annotations
 
