@@ -130,6 +130,7 @@ def test_an_error_is_one_sentence_on_stderr(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_closed_output_pipe_is_no_traceback(profile: Path) -> None:
     """`hbmwatch peak ... | head -0` ends quietly, with the shell's status for a broken pipe."""
     command = [sys.executable, "-m", "hbmwatch", "peak", "--json", str(profile)]

@@ -56,6 +56,7 @@ def test_fits_prints_a_verdict_and_the_report(
     assert (model / "page.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_fits_says_what_does_not_fit_as_json(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_an_error_of_largest_shows_what_was_tried(
     )
 
 
+@pytest.mark.slow
 def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Stored, as before, grown by more than was allowed, and the line that grew."""
     budget = ("budget", "--baseline", "hbm.json", "--cache", "cache")

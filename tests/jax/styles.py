@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax  # type: ignore[import-untyped]
+import pytest
 from flax import linen, nnx
 from jax import grad, hessian, jacrev, linearize, value_and_grad, vjp
 
@@ -312,3 +313,7 @@ STYLES: dict[str, Callable[[], Style]] = {
         (PARAMS,),
     ),
 }
+
+# One for each kind of JAX's code that they go through; the others take a minute.
+QUICK = ("jax.value_and_grad", "layers by scan", "custom_vjp")
+MARKED = [pytest.param(s, marks=[] if s in QUICK else pytest.mark.slow) for s in STYLES]

@@ -16,7 +16,7 @@ from jax._src import source_info_util
 from jax._src.interpreters import ad
 
 from hbmwatch._jax.placed_checkpoints import candidates, placed
-from tests.jax.styles import STYLES
+from tests.jax.styles import MARKED, STYLES
 from tests.programs import FAST_COMPILE
 
 
@@ -26,7 +26,7 @@ def checkpoints(step: Any, *args: Any) -> int:
     return text.count("checkpoint[") + text.count("remat2[") + text.count("remat[")
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", MARKED)
 def test_each_way_to_differentiate_gets_the_checkpoint(style: str) -> None:
     """The places are found, the first one gets a checkpoint, and the step itself gets none."""
     fun, args = STYLES[style]()
@@ -178,6 +178,7 @@ def test_a_scanned_function_is_named_with_its_steps() -> None:
     assert checkpoints(placed(step, places[0]), weights, shapes(1)[1]) == 1
 
 
+@pytest.mark.slow
 def test_the_memory_falls() -> None:
     """What the compiler keeps for the backward pass is less, as with jax.checkpoint by hand."""
     args = shapes(8)

@@ -15,7 +15,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from hbmwatch._jax.calls import Function
 from hbmwatch._jax.placed_checkpoints import Placement, candidates, placed
-from tests.jax.styles import STYLES
+from tests.jax.styles import MARKED, STYLES
 from tests.jax.test_placed_checkpoints import block, checkpoints
 from tests.programs import FAST_COMPILE
 
@@ -40,13 +40,10 @@ def _plain(a: Any) -> Any:
     return np.asarray(jax.random.key_data(a) if is_key else a)
 
 
-# One for each kind of JAX's code that they go through; the others take half a minute.
-QUICK = ("jax.value_and_grad", "layers by scan", "custom_vjp")
-VALUES = [pytest.param(s, marks=[] if s in QUICK else pytest.mark.slow) for s in STYLES]
 WITH_X64: Any = jax if hasattr(jax, "enable_x64") else jax.experimental  # where it is
 
 
-@pytest.mark.parametrize("style", VALUES)
+@pytest.mark.parametrize("style", MARKED)
 def test_the_gradients_are_the_same(style: str) -> None:
     """All outputs equal those without the checkpoint, to the rounding of float32."""
     fun, args = STYLES[style]()

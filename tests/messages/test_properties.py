@@ -113,6 +113,7 @@ def test_wrappings_inside_of_each_other_do_not_change_what_is_read(
     assert without_text(parse_oom(text)) == without_text(parse_oom(TEXTS[name]))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.text())
 def test_any_text_is_read_without_an_exception(text: str) -> None:

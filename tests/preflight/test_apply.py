@@ -199,6 +199,7 @@ print(float(x.sum()))
 """
 
 
+@pytest.mark.slow
 def test_a_call_does_not_wait_for_a_callback_of_the_last_one() -> None:
     """To wait for an array with Python's lock held would wait forever, so this runs in a child."""
     child = subprocess.run(

@@ -202,6 +202,7 @@ def test_a_changed_step_stays_watched_and_can_be_lowered(name: str) -> None:
     assert fits(changed, *library.args(), limit_bytes=2**30).fits
 
 
+@pytest.mark.slow
 def test_a_changed_step_of_nnx_can_be_copied() -> None:
     """By its step and its changes; it cannot be pickled, because what nnx.jit returns cannot."""
     changed = copy.copy(apply(nnx_step, (first_edit("nnx", "pieces"),)))
@@ -221,6 +222,7 @@ class Doubling(eqx.Module):
         return jnp.sum(jnp.tanh(jnp.tanh(x @ self.weight) @ self.weight.T))
 
 
+@pytest.mark.slow
 def test_a_jitted_method_of_equinox_keeps_its_module() -> None:
     """The module is the first argument of the changed step."""
     module = Doubling(jnp.ones((WIDTH, 512)) / WIDTH)

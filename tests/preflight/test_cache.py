@@ -27,6 +27,7 @@ def asked(folder: Path | None, x: Any = X, limit_bytes: int = 4 * MIB) -> Fit:
     return cache.cached_fit(add_one, (x,), {}, on=None, folder=folder, limit_bytes=limit_bytes)
 
 
+@pytest.mark.slow
 def test_an_unchanged_step_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_damaged_verdict_is_none(text: str, tmp_path: Path) -> None:
     assert cache._load(file) is None
 
 
+@pytest.mark.slow
 def test_a_damaged_verdict_is_written_again(tmp_path: Path) -> None:
     """The step is compiled again."""
     asked(tmp_path)

@@ -227,6 +227,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["alone", "forked"])
 def test_a_parent_that_is_killed_after_the_answer_leaves_nothing(folder: Path, how: str) -> None:
     """Nobody reads the answer; a process that the parent forked may keep the child's stdin open."""

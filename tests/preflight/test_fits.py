@@ -57,6 +57,7 @@ def test_what_does_not_fit_a_tpu_is_refused_by_its_compiler() -> None:
     assert json.loads(json.dumps(fit.to_dict()))["fits"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_a_compile_of_a_minute_is_stopped_at_the_buffer_assignment() -> None:
     """The proof says so, and so does the text; the code is not known yet."""
@@ -120,6 +121,7 @@ def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], said: s
         assert str(caught.value) == said
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_a_limit_above_the_devices_own_does_not_hide_it() -> None:
     """What the compiler refuses is over the device's limit, not under the one that was given."""

@@ -102,6 +102,7 @@ FORMS: dict[Callable[[], Fit], tuple[str, float, float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_a_form_is_measured_on_the_target(form: Callable[[], Fit]) -> None:
@@ -147,6 +148,7 @@ def test_flax_nnx_and_equinox() -> None:
     assert [12 * MIB < (one.total_bytes or 0) for one in found] == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_a_slice_of_256_chips_is_a_matter_of_one_compile() -> None:
     """Fully sharded over v5e:16x16, and per device."""

@@ -91,6 +91,7 @@ def test_donation_on_the_cpu_frees_the_state_to_the_byte() -> None:
     assert found.fits is None
 
 
+@pytest.mark.slow
 def test_bfloat16_arguments_take_half() -> None:
     """Arguments in bfloat16 halve a program that is elementwise."""
     step = jax.jit(lambda x, y: (x + y, x - y))
@@ -99,6 +100,7 @@ def test_bfloat16_arguments_take_half() -> None:
     assert found.peak_bytes == pytest.approx(2 * size(256, 1024), abs=KIB)
 
 
+@pytest.mark.slow
 def test_replicated_arguments_are_laid_over_the_mesh() -> None:
     """After sharding, each device holds its shard of the arguments and of the returned values."""
     mesh = Mesh(np.array(jax.devices("cpu")[:4]), ("data",))
@@ -110,6 +112,7 @@ def test_replicated_arguments_are_laid_over_the_mesh() -> None:
     assert found.peak_bytes == pytest.approx(2 * size(1024, 256) / 4, abs=KIB)
 
 
+@pytest.mark.slow
 def test_a_variant_of_the_step_is_compiled_in_its_place() -> None:
     """The user's own change, with the step's donation."""
     step = jax.jit(lambda x: jnp.sort(x @ x.T).sum())
@@ -123,6 +126,7 @@ def test_a_variant_of_the_step_is_compiled_in_its_place() -> None:
     assert found.saves_bytes > size(1024, 1024) / 2
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_given_decides_what_fits() -> None:
     """GPU and CPU compilers never fail for memory: the limit is the caller's."""
     step = jax.jit(lambda x: x + 1)
@@ -130,6 +134,7 @@ def test_a_limit_that_is_given_decides_what_fits() -> None:
     assert (found.fits, found.limit_bytes) == (False, size(256, 1024) // 2)
 
 
+@pytest.mark.slow
 def test_numbers_among_the_arguments_are_no_arrays() -> None:
     """A learning rate before the state does not shift what is donated."""
     step = jax.jit(lambda rate, state: state - rate * state)
@@ -137,6 +142,7 @@ def test_numbers_among_the_arguments_are_no_arrays() -> None:
     assert (found.change, found.saves_bytes) == ("donating state", size(256, 256))
 
 
+@pytest.mark.slow
 def test_arrays_are_taken_by_their_shapes() -> None:
     """The arguments may be arrays, and may hold leaves that are not arrays."""
     step = jax.jit(lambda x, mode: x + 1 if mode == "add" else x, static_argnums=1)
@@ -144,6 +150,7 @@ def test_arrays_are_taken_by_their_shapes() -> None:
     assert found.peak_bytes_before == 2 * size(64, 64)
 
 
+@pytest.mark.slow
 def test_what_does_not_trace_with_the_change_says_why() -> None:
     """A step that insists on float32 gives the reason, and no figure."""
 
@@ -184,6 +191,7 @@ def test_a_finding_without_a_measurement_stays_derived() -> None:
     assert Verification("x", None, None, None).measured(finding) is finding
 
 
+@pytest.mark.slow
 def test_jaxs_persistent_cache_does_not_stand_between(tmp_path: Path) -> None:
     """With a cache that has every program already, verify measures the same."""
     step = jax.jit(lambda state: jax.tree.map(lambda leaf: 0.9 * leaf, state))

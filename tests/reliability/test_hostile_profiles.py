@@ -70,6 +70,7 @@ def test_a_shape_of_impossible_dimensions_is_shown(
     assert (status, "1 MiB" in out, err) == (0, True, "")
 
 
+@pytest.mark.slow
 def test_the_time_grows_with_the_number_of_dimensions(tmp_path: Path) -> None:
     """Four times the dimensions take less than eight times the processor time."""
     seconds = []

@@ -73,6 +73,7 @@ def test_a_trace_around_the_failure_is_complete(tmp_path: Path) -> None:
     assert "jit_fill" in modules(tmp_path / "ours")
 
 
+@pytest.mark.slow
 def test_a_trace_around_the_step_is_complete(tmp_path: Path) -> None:
     """The page's recipe, jax.profiler.trace above watch_hbm, gives a trace and a report."""
     step = jax.profiler.trace(str(tmp_path / "theirs"))(watch_hbm(tmp_path / "ours")(fill))
@@ -213,6 +214,7 @@ def interrupt_at(number: int) -> Callable[..., Any]:
     return trace
 
 
+@pytest.mark.slow
 def test_an_interrupt_between_any_two_instructions_leaves_the_profiler_usable() -> None:
     """Neither is jax.profiler locked, nor is a session left open, so that the next one works."""
     for number in itertools.count(1):

@@ -293,6 +293,7 @@ def test_on_oom_is_called_before_the_raise_and_may_fail(watch: Callable[..., Any
     assert oom.__notes__[1:] == ["hbmwatch: on_oom raised RuntimeError: no metrics for fill"]
 
 
+@pytest.mark.slow
 def test_a_long_run_still_knows_what_compiling_takes(
     watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

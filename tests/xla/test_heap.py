@@ -174,6 +174,7 @@ def test_without_a_temporary_allocation_the_longest_trace_counts() -> None:
     assert first_buffers(program) == {"hbm": 2, "vmem": None, "host": None}
 
 
+@pytest.mark.slow
 @pytest.mark.tpu
 def test_the_trace_of_a_space_is_found_by_its_first_buffer() -> None:
     """XProf does not use the allocation that a trace names, and neither does hbmwatch."""

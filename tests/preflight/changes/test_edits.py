@@ -286,6 +286,7 @@ def test_outputs_take_the_shardings_of_the_arguments_that_they_replace() -> None
             np.testing.assert_array_equal(np.asarray(array), np.asarray(expected))
 
 
+@pytest.mark.slow
 def test_optimizer_state_is_what_only_meets_its_own_shape() -> None:
     """Momentum is state; parameters, which products read, are not, and neither is the batch."""
     call = call_of(jax.jit(train_step), shapes(arguments()), {}, None)

@@ -70,6 +70,7 @@ def test_donated_arguments_keep_their_places() -> None:
     assert sizes.alias_size_in_bytes == sum(x.nbytes for x in flat[:2])
 
 
+@pytest.mark.slow
 def test_narrow_sums_are_added_in_float32() -> None:
     """A gradient in bfloat16 that comes from 64 pieces is as near as one that comes at once."""
     x = jnp.full((64, 4), 1.0, jnp.bfloat16)
@@ -87,6 +88,7 @@ def test_narrow_sums_are_added_in_float32() -> None:
     assert np.abs(np.float32(whole) - np.float32(parts)).max() <= 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitionable", [True, False])
 def test_a_draw_from_one_key_is_made_piece_by_piece(partitionable: bool) -> None:
     """The bits are never whole, and the numbers are those of the whole draw."""

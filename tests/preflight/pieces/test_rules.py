@@ -142,14 +142,28 @@ def named(state: State) -> str:
     return state.operation if isinstance(state, Partial) else "split"
 
 
-@pytest.mark.parametrize("case", ELEMENTWISE, ids=str)
+# XLA computes these in loops that compile slowly.
+IN_LOOPS = {"igamma", "igammac", "regularized_incomplete_beta"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] * (case.primitive in IN_LOOPS))
+        for case in ELEMENTWISE
+    ],
+    ids=str,
+)
 def test_pieces_of_an_elementwise_function_are_the_whole(case: Case) -> None:
     """Blocks of each dimension give what the equation gives at once."""
     check_pieces(case, 2, strided=False)
 
 
 @pytest.mark.parametrize("case", CASES[len(ELEMENTWISE) :], ids=str)
-@pytest.mark.parametrize(("n", "strided"), [(2, False), (2, True), (3, False)])
+@pytest.mark.parametrize(
+    ("n", "strided"),
+    [(2, False), *(pytest.param(*how, marks=pytest.mark.slow) for how in [(2, True), (3, False)])],
+)
 def test_the_pieces_together_are_the_whole(case: Case, n: int, strided: bool) -> None:
     """Blocks, strided pieces and a shorter last piece give what the equation gives at once."""
     check_pieces(case, n, strided)
@@ -223,6 +237,7 @@ def check_bits(widths: tuple[int, ...], keys: tuple[int, ...], n: int, strided: 
             np.testing.assert_array_equal(evaluate(pieces, [key])[0], expected)
 
 
+@pytest.mark.slow
 def test_elements_beyond_32_bits_have_their_numbers() -> None:
     """The number of an element takes 64 bits, in two halves."""
     shape = (1 << 15, 3, 1 << 20)
