@@ -96,12 +96,12 @@ def _is_saved_report(path: str) -> bool:
     if remote_address(path) is not None:
         return False
     file = Path(path)
-    if file.is_fifo():
-        return True
     try:
+        if file.is_fifo():
+            return True
         with file.open("rb") as opened:
             return opened.read(1) == b"{"
-    except OSError:  # a folder, or nothing at all
+    except OSError:  # a folder, nothing at all, or what cannot be read
         return False
 
 

@@ -132,7 +132,7 @@ def _asked(
     answer = child.wait(timeout_s, seen_enough)
     found = _read(child.dump, request.name)
     if found is None and not answer.error:
-        error = f"XLA left no dump of the program{child.full_disk()}"
+        error = f"{_why_unread(child.dump, request.name)}{child.full_disk()}"
         answer = dataclasses.replace(answer, error=error)
     return _compiled(answer, found, time.monotonic() - start)
 
@@ -188,6 +188,17 @@ def _read(dump: Path, name: str) -> tuple[Program, PeakSummary] | None:
         except ProfileError:  # it is being written
             continue
     return None
+
+
+def _why_unread(dump: Path, name: str) -> str:
+    """Why there is no program, although the compiler has ended."""
+    for file in _files(dump, name, _ASSIGNED):
+        try:
+            peak_summary(parse_program(file.read_bytes(), name))
+        except ProfileError as error:
+            return f"XLA's dump of the program cannot be read: {error}"
+        return f"XLA's dump has no buffer allocation for {name}"
+    return "XLA left no dump of the program"
 
 
 # --- the answer -----------------------------------------------------------------------------------

@@ -56,6 +56,16 @@ def entries(folder: Location) -> Iterator[os.DirEntry[str] | Entry]:
             yield entry
 
 
+def listing_problem(folder: Location) -> str | None:
+    """Why a local folder cannot be listed, which `entries` does not say; None if it can."""
+    try:
+        if not isinstance(folder, RemotePath):
+            os.scandir(folder).close()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
 def files_with(folder: Location, suffix: str) -> list[Location]:
     """What is in a folder under a name with this suffix, by name."""
     names = sorted(entry.name for entry in entries(folder) if entry.name.endswith(suffix))

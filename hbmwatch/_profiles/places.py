@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hbmwatch._profiles.files import entries, files_with
+from hbmwatch._profiles.files import entries, files_with, listing_problem
 from hbmwatch._profiles.store import Location, RemotePath
 from hbmwatch._records.profile_error import ProfileError
 
@@ -46,9 +46,7 @@ def find_place(path: Location, run: str | None = None) -> Place:
     Raises:
         ProfileError: There is none.
     """
-    if not path.is_dir():
-        if not path.exists():
-            raise ProfileError(f"there is no profile at {path}: no such file or folder", str(path))
+    if not _is_folder(path):
         return Place((path,))
     if here := files_with(path, _XPLANE):
         return Place(tuple(here))
@@ -57,12 +55,30 @@ def find_place(path: Location, run: str | None = None) -> Place:
         return _chosen_run(runs, run, path)
     if dumped := _dumped_modules(path):
         return Place(tuple(dumped))
+    if problem := _unlisted(path, folders):
+        raise ProfileError(problem, str(path))
     first = "" if is_complete else f" among the first {_MOST_ENTRIES} files and folders"
     raise ProfileError(
         f"there is no profile in {path}{first}: expected plugins/profile/RUN/HOST{_XPLANE}, at "
-        f"most {_MOST_LEVELS} folders deep{_dumped_texts(path)}",
+        f"most {_MOST_LEVELS} folders deep{_other_dump(path)}",
         str(path),
     )
+
+
+def _is_folder(path: Location) -> bool:
+    """Whether it is a folder, and no file.
+
+    Raises:
+        ProfileError: It is neither, or a folder on the way to it cannot be searched.
+    """
+    try:
+        if path.is_dir():
+            return True
+        if path.exists():
+            return False
+    except OSError as error:
+        raise ProfileError(f"cannot read {path}: {error.strerror}", str(path)) from error
+    raise ProfileError(f"there is no profile at {path}: no such file or folder", str(path))
 
 
 def choose_hosts(place: Place, host: str | None, path: Location) -> tuple[Location, ...]:
@@ -173,8 +189,19 @@ def _dumped_modules(path: Location) -> list[Location]:
     return compiled or [file for file in dumped if "before_optimizations" not in file.name]
 
 
-def _dumped_texts(path: Location) -> str:
-    """What to do about a dump that has no protos, as the end of a sentence."""
-    if not files_with(path, "after_optimizations.txt"):
-        return ""
-    return "; it is a dump of XLA in text: add --xla_dump_hlo_as_proto to XLA_FLAGS"
+def _other_dump(path: Location) -> str:
+    """What a dump of XLA is that has no compiled program, as the end of a sentence."""
+    if files_with(path, "after_optimizations.txt"):
+        return "; it is a dump of XLA in text: add --xla_dump_hlo_as_proto to XLA_FLAGS"
+    if any(files_with(path, f"before_optimizations{suffix}") for suffix in _HLO_PROTO):
+        return "; it is a dump of XLA of programs that were not compiled to the end"
+    return ""
+
+
+def _unlisted(path: Location, folders: Sequence[Location]) -> str | None:
+    """That a folder cannot be read in which profiles may be; None if all can."""
+    runs = (folder / e.name for folder in folders for e in entries(folder) if e.is_dir())
+    for folder in (path, *folders, *runs):
+        if problem := listing_problem(folder):
+            return f"cannot read {folder}: {problem}"
+    return None

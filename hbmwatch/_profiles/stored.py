@@ -76,17 +76,20 @@ def run_folders(logdir: Location) -> list[Location]:
     """
     if isinstance(logdir, RemotePath):
         return _remote_runs(logdir)
+    try:
+        return _local_runs(logdir)
+    except OSError as error:
+        raise ProfileError(f"cannot read {logdir}: {error.strerror}", str(logdir)) from error
+
+
+def _local_runs(logdir: Path) -> list[Location]:
+    """The runs of a log folder, the newest name first; or the run itself."""
     if (logdir / REPORT_JSON).is_file():
         return [logdir]
     profiles = logdir / "plugins" / "profile"
     folder = profiles if profiles.is_dir() else logdir
-    try:
-        names = os.listdir(folder)
-    except OSError as error:
-        raise ProfileError(f"cannot read {logdir}: {error.strerror}", str(logdir)) from error
-    return [
-        folder / name for name in _newest_first(names) if (folder / name / REPORT_JSON).is_file()
-    ]
+    names = _newest_first(os.listdir(folder))
+    return [folder / name for name in names if (folder / name / REPORT_JSON).is_file()]
 
 
 def _remote_runs(logdir: RemotePath) -> list[Location]:

@@ -136,9 +136,37 @@ def test_a_dump_that_cannot_be_written_is_a_sentence(folder: Path) -> None:
     with files_up_to(4096):
         fit = fits(chain, X, limit_bytes=2**20)
 
-    assert (fit.fits, fit.error) == (None, "XLA left no dump of the program")
-    assert fit.report.missing == ("XLA left no dump of the program",)
+    is_damaged = "the HloProto of jit_chain is damaged or is not a serialized HloProto: "
+    assert fit.fits is None
+    assert fit.error.startswith(f"XLA's dump of the program cannot be read: {is_damaged}")
+    assert fit.error.endswith("(4096 bytes)")
+    assert fit.report.missing == (fit.error,)
     assert str(fit.report).startswith("hbmwatch: memory peak of chain: unavailable")
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        ("", "XLA left no dump of the program"),
+        (
+            "module_0001.jit_sin.cpu_after_optimizations.hlo.pb",
+            "XLA's dump of the program cannot be read: the HloProto of jit_sin holds no module "
+            "(0 bytes)",
+        ),
+    ],
+)
+def test_no_dump_and_an_empty_one_are_told_apart(
+    file: str, error: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler ends without an error, and there is no program to read."""
+    made = f'touch "$3/dump/{file}"; ' if file else ""
+    answer = '{"code_bytes": 1}'
+    text = f"{made}echo '{answer}' > \"$3/answer.json\"; exec sleep 1000"
+    monkeypatch.setattr(sys, "executable", script(tmp_path / "compiler", text))
+
+    fit = fits(jnp.sin, X)
+
+    assert (fit.fits, fit.error) == (None, error)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

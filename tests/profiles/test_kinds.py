@@ -70,6 +70,9 @@ def test_a_dump_of_protos_has_the_peak_of_each_compiled_module(dumped: Path) -> 
     assert load_peak_summary(renamed).peak_bytes == summary.peak_bytes
     (before,) = (dumped / "protos").glob("*jit_step.before_optimizations.hlo.pb")
     assert "has no buffer assignment" in refusal(before)
+    (dumped / "unfinished").mkdir()
+    before.rename(dumped / "unfinished" / before.name)
+    assert "a dump of XLA of programs that were not compiled" in refusal(dumped / "unfinished")
 
 
 @pytest.mark.slow

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -303,6 +306,43 @@ def test_a_profile_in_a_folder_that_cannot_be_written(tmp_path: Path, reader: Re
     finally:
         file.parent.chmod(0o755)
     assert summary == peak_summary(found.program)
+
+
+@pytest.mark.parametrize(
+    ("closed", "asked", "named"),
+    [
+        ("", "", ""),
+        ("", "plugins", "plugins"),
+        ("plugins/profile", "", "plugins/profile"),
+        ("plugins/profile/RUN", "", "plugins/profile/RUN"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_not_called_empty(
+    closed: str, asked: str, named: str
+) -> None:
+    """The error names the folder, and says why it cannot be read."""
+    with tempfile.TemporaryDirectory(prefix="hbmwatch-test-") as folder:
+        Path(folder).chmod(0o755)
+        logdir = Path(folder) / "logdir"
+        (logdir / "plugins/profile/RUN").mkdir(parents=True)
+        (logdir / "plugins/profile/RUN/host.xplane.pb").write_bytes(b"")
+        with unreadable(logdir / closed), pytest.raises(ProfileError) as refused:
+            load_peak_summary(logdir / asked)
+        assert str(refused.value) == f"cannot read {logdir / named}: Permission denied"
+
+
+@contextlib.contextmanager
+def unreadable(folder: Path) -> Iterator[None]:
+    """In the body the folder cannot be read, also by a test that runs as root."""
+    folder.chmod(0)
+    user = os.geteuid()
+    try:
+        if not user:
+            os.seteuid(65534)
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
 
 
 def test_it_is_public() -> None:
