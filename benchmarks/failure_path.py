@@ -2,7 +2,7 @@
 
 The failure is explained several times, and the fastest is shown by phase: "capture" is the profiler
 session that collects the programs from the runtime (XLA's own work), "read" finds the program and
-its peak, "files" keeps the profile, "text" renders the report. Beside it stands the time of XProf's
+its peak, "files" keeps the profile, "text" renders the report. Next to it is the time of XProf's
 command, as a whole process, which prints the same peak from the same profile. Phases are in the
 time of the thread, which other programs disturb less. "wall" is the fastest whole, "first time" the
 first, which loads what a program does not need before it fails.
@@ -222,7 +222,7 @@ def measure(program: Program) -> Measured:
 def xprof_seconds(logdir: str) -> float:
     """What XProf's command takes as a whole process, at best, without its caches.
 
-    It keeps one beside the profile, and one by the profile's content in the temporary folder.
+    It keeps one next to the profile, and one by the profile's content in the temporary folder.
     """
     best = float("inf")
     for number in range(3):

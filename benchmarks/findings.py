@@ -1,4 +1,4 @@
-"""What do the findings cost, beside reading the program?
+"""What do the findings cost, compared with reading the program?
 
 A train step of a 48-layer transformer, unrolled, does not fit on a v5e. The breakdown, the roll-up
 and the findings are compared with reading the program and its peak, which a failure needs anyway.

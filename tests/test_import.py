@@ -35,7 +35,7 @@ def test_an_import_loads_no_more_than_it_needs(case: str) -> None:
 
 
 def test_parsing_starts_no_backend() -> None:
-    """With jax imported, parse_oom initialises no device."""
+    """With jax imported, parse_oom initializes no device."""
     code = (
         "import jax, hbmwatch; hbmwatch.parse_oom('RESOURCE_EXHAUSTED: Out of memory')\n"
         "from jax._src import xla_bridge; print(xla_bridge._backends)"

@@ -107,7 +107,7 @@ class ProgramFacts:
 
     @property
     def least_part_bytes(self) -> float:
-        """The least that one of several buffers must have to count towards that minimum."""
+        """The least that one of several buffers must have to count toward that minimum."""
         return LEAST_SHARE_OF_MINIMUM * self.minimum_saving_bytes
 
     @functools.cached_property

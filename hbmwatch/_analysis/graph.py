@@ -24,7 +24,7 @@ MOVES = frozenset(
 )
 _COPIES = frozenset("copy bitcast copy-start copy-done".split())
 _INWARDS = frozenset("bitcast copy reshape transpose async-done".split())
-# Copies and fusions lie a few deep; in a damaged program they may form a ring.
+# Copies and fusions are nested a few deep; in a damaged program they may form a ring.
 MOST_STEPS = 300
 _CALLS = frozenset(("fusion", "async-start", "call"))
 # Instructions that run other computations, which may have loops.

@@ -10,7 +10,7 @@ from hbmwatch._analysis.graph import MOVES, Graph, elements
 from hbmwatch._xla.protos import HloInstructionProto, ShapeProto
 from hbmwatch._xla.types import float_bits
 
-# Copies lie a few deep; in a damaged program they may form a ring.
+# Copies are nested a few deep; in a damaged program they may form a ring.
 MOST_STEPS = 300
 
 

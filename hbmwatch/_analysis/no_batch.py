@@ -97,7 +97,7 @@ def _additions(graph: Graph) -> Iterator[tuple[Sequence[int], int, int]]:
 
 
 def _adds(graph: Graph, scatter: HloInstructionProto) -> bool:
-    """Whether a scatter adds to what is there."""
+    """Whether a scatter adds to the values that it updates."""
     called = map(graph.program.computations.get, scatter.called_computation_ids)
     roots = (graph.find(inner.root_id) for inner in called if inner is not None)
     return any(root is not None and root.opcode == "add" for root in roots)

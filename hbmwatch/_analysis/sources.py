@@ -5,7 +5,7 @@ from __future__ import annotations
 from hbmwatch._analysis.graph import MOVES, Graph
 from hbmwatch._xla.protos import HloInstructionProto
 
-# Copies and fusions lie a few deep; in a damaged program they may form a ring.
+# Copies and fusions are nested a few deep; in a damaged program they may form a ring.
 MOST_STEPS = 300
 _PARTS = frozenset(
     "slice dynamic-slice all-gather all-gather-start all-gather-done collective-permute "

@@ -50,7 +50,7 @@ def print_json(value: object) -> None:
 
 
 def look_of(options: argparse.Namespace, stream: TextIO | None = None) -> Look:
-    """How a text is laid out on a stream: as wide as its terminal, with color if that may be.
+    """How a text is laid out on a stream: as wide as its terminal, with color where allowed.
 
     Args:
         options: The arguments, with `color`: "always", "never", or "auto".

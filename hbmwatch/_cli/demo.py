@@ -83,7 +83,7 @@ def _step_for(on: str) -> Any:
 
     target = resolve(on)
     if target.platform != "tpu":
-        raise ValueError("only a TPU's compiler fails for want of memory")
+        raise ValueError("only a TPU's compiler rejects a program that does not fit")
     lists = target.topology_options.items()
     kwargs = {name: tuple(one) if isinstance(one, list) else one for name, one in lists}
     devices = topologies.get_topology_desc(

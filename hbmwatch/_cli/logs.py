@@ -19,7 +19,7 @@ from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.profile_error import ProfileError
 
 _BLOCK = 1 << 18
-# How the formats begin, and the modules that read them, the first one that is there.
+# How the formats begin, and the modules that can read them; the first one that is installed does.
 _FORMATS = {
     b"\x1f\x8b": ("gzip",),
     b"BZh": ("bz2",),

@@ -215,7 +215,7 @@ def _oom_text(
 
 
 def _report_of(error: BaseException | None) -> tuple[OomReport | None, bool]:
-    """The report of an error, and whether the error is nothing else than that OOM."""
+    """The report of an error, and whether the error is that OOM itself."""
     # To load a module now would make the interpreter forget that it ends by KeyboardInterrupt.
     if error is None or "hbmwatch._explain.errors" not in sys.modules:
         return None, False

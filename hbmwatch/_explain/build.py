@@ -188,7 +188,7 @@ def _summary(captured: Captured, message: OomMessage, problems: Problems) -> Pea
 
 
 def _keep(sources: _Sources) -> Kept | None:
-    """The run in which the profile is kept now, or which is there for the report alone."""
+    """The run that keeps the profile, or that only the report needs."""
     settings, index = sources.settings, sources.process.index
     is_wanted = settings.capture != "never" and (settings.logdir or settings.remote) is not None
     if sources.captured is None and not is_wanted:

@@ -1,4 +1,4 @@
-"""The notes of a report: what the reader should know, and what frees nothing by itself."""
+"""The notes of a report: background that the reader should know, and that is no remedy."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Problems(list[str]):
             return default
 
     def record(self, label: str, error: Exception) -> None:
-        """Add the sentence for something that failed, unless it is there already."""
+        """Add the sentence for something that failed, unless it has been added already."""
         expected = isinstance(error, ProfileError)
         sentence = f"{label}: {error if expected else described(error)}"
         if sentence not in self:

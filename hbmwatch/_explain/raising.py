@@ -107,7 +107,7 @@ def _chain(carrier: BaseException, error: Exception) -> None:
         carrier.__cause__, carrier.__context__ = error.__cause__, error.__context__
         carrier.__suppress_context__ = error.__suppress_context__
     else:
-        # The carrier has its frames, which hold the call's arrays: whoever drops the carrier's
+        # The carrier has its frames, which hold the call's arrays: code that drops the carrier's
         # traceback drops the arrays, as with the error that JAX raises.
         error.__traceback__ = None
 

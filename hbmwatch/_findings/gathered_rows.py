@@ -31,7 +31,7 @@ EDGES_ADVICE = BufferAdvice(
     will_not_help="jit: the rows are selected and computed in full before they are added up",
     by_blocks=True,
 )
-# Each row of the array is there twice and more.
+# On average, each row of the array is copied at least twice.
 LEAST_GROWTH = 2
 # Fewer rows do not fill a device; an index of so few may be a batch of labels.
 LEAST_EDGES = 1 << 16

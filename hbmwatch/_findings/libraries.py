@@ -13,7 +13,7 @@ class Offer(NamedTuple):
     """What a library offers.
 
     Attributes:
-        folder: A folder of the library, as it stands in the path of a frame.
+        folder: A folder of the library, as it appears in the path of a frame.
         slug: The finding, or IN_GROUPS.
         text: A sentence.
     """

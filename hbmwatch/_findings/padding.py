@@ -24,7 +24,7 @@ PRIOR_WEIGHT = 2.0
 MOSTLY_PADDING = 2.0
 # Padding that is spread over more shapes than these has no remedy that one could follow.
 MOST_SHAPES = 3
-# Padding below a tenth of the largest is left out.
+# A shape with less than a tenth of the largest padding would free little, so it is not named.
 LEAST_SHARE_OF_LARGEST = 0.1
 # From here on, another order of the dimensions is worth the work.
 LEAST_TO_MOVE = 2

@@ -1,4 +1,4 @@
-"""The bits of a random generator, which exist in full beside the array that is drawn."""
+"""The bits of a random generator, which exist in full together with the array that is drawn."""
 
 from __future__ import annotations
 

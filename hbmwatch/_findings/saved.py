@@ -18,7 +18,7 @@ from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import all_bytes
 from hbmwatch._xla.shapes import unpadded_bytes
 
-# A chain of layers keeps little beside what goes into each of them.
+# A chain of layers keeps the inputs of its layers and little else.
 LEAST_SHARE_OF_CHAIN = 0.75
 CHECKPOINT = "https://docs.jax.dev/en/latest/gradient-checkpointing.html"
 AROUND_STEP = (
@@ -51,7 +51,7 @@ def freed_bytes(saved: Sequence[LiveBuffer]) -> int:
 def carried_bytes(facts: ProgramFacts, saved: Sequence[LiveBuffer]) -> int:
     """The bytes that jax.checkpoint around the bodies of scans still keeps: what they carry.
 
-    Less what the program keeps of the carry beside the residuals.
+    Less what the program keeps of the carry in addition to the residuals.
     """
     loops = {b.loop_buffer.loop.id: b.loop_buffer for b in saved if b.loop_buffer is not None}
     kept = 0

@@ -52,7 +52,7 @@ class Traced(NamedTuple):
     """Where an equation was traced.
 
     Attributes:
-        calls: The calls that it lies in, outermost first, without those of JAX's own functions.
+        calls: The calls that it is in, outermost first, without those of JAX's own functions.
         line: The line that runs in the innermost of them; 0 where there is none.
     """
 
@@ -61,7 +61,7 @@ class Traced(NamedTuple):
 
 
 class Recording:
-    """The calls that each equation lies in, outermost first."""
+    """The calls that each equation is in, outermost first."""
 
     def __init__(self) -> None:
         self._stack: list[tuple[types.FrameType, Call | None]] = []

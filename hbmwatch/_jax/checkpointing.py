@@ -122,7 +122,7 @@ def _checkpoint(part: Sequence[Any], made: Any, outputs: Sequence[Any], example:
     )
     effects = frozenset().union(*(equation.effects for equation in part))
     if not is_repeatable(effects):
-        raise NotRepeatable("effects that must happen once lie between the calls of a group")
+        raise NotRepeatable("effects that must happen once are between the calls of a group")
     old = example.params["jaxpr"]
     debug = old.debug_info._replace(
         arg_names=("",) * len(inputs), result_paths=("",) * len(outputs)

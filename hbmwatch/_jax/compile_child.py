@@ -4,9 +4,9 @@ The folder takes the job and the answer; XLA's dump goes into a folder in it. Th
 stdin: one line says that the job is there, and the end of it that the parent is gone. A process
 that the parent forked keeps stdin open, so the child looks at its parent's id as well.
 
-A compile cannot be interrupted, so whoever has seen enough kills the process. It waits for that
-after its answer too: were it to end by itself, nobody would remove the folder if the parent were
-killed at that moment.
+A compile cannot be interrupted, so a parent that has seen enough kills the process. The process
+waits for that after its answer too: if it ended by itself, nobody would remove the folder where the
+parent is killed at that moment.
 
 jaxlib alone is loaded for a TPU: a third of the time that jax takes.
 """

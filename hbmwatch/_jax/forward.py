@@ -1,6 +1,6 @@
 """A forward pass as JAX traced it, with the calls of the user's functions in it.
 
-A call of a function is a run of equations of one jaxpr. It may lie in the jaxpr of an equation: of
+A call of a function is a run of equations of one jaxpr. It may be in the jaxpr of an equation: of
 a jit, a scan, a cond, or of the user's own jax.checkpoint. What has a rule of its own for its
 derivative (custom_vjp, custom_jvp) is not looked into.
 """
@@ -38,7 +38,7 @@ SCAN_BODY = "the body of the scan"
 class Run(NamedTuple):
     """Equations of one call: from `start` to before `stop`.
 
-    The call has more runs where other equations lie between: its derivative, in that of the loss.
+    The call has more runs where other equations are between: its derivative, in that of the loss.
     """
 
     start: int
@@ -75,7 +75,7 @@ def forward(closed: Any, recording: Recording, depth: int) -> Body:
     Args:
         closed: Its jaxpr, with constants.
         recording: What was recorded while it was traced.
-        depth: How many calls lie around the function itself.
+        depth: How many calls are around the function itself.
     """
     return _Building(recording).body(closed, depth, None)
 

@@ -22,7 +22,7 @@ def bind(
         equation: An equation of a jaxpr.
         values: One value for each input of the equation.
         changes: Parameters that differ from the equation's own.
-        callers: The calls that the equation lies in, outermost first. They give its name stack.
+        callers: The calls that the equation is in, outermost first. They give its name stack.
     """
     primitive = equation.primitive
     bound = primitive.get_bind_params({**equation.params, **changes})

@@ -71,7 +71,7 @@ def lower_for(
         step: A function, jitted or not, a method, or whatever has `.lower`.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        platform: "tpu", "cuda", "cpu"; None lowers for the devices that the step lies on.
+        platform: "tpu", "cuda", "cpu"; None lowers for the devices that the step is on.
 
     Raises:
         WrongPlatform: The step's own `.lower` ignores the platform.

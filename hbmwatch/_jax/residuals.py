@@ -43,7 +43,7 @@ class Effect:
         kept: Those of them that were not kept before.
         largest: What the backward pass of one call needs again.
         again: How much less exists at once in the backward pass of the user's own jax.checkpoint,
-            where the calls lie in one.
+            where the calls are in one.
         in_a_row: How many calls follow one another in one jaxpr, or in one scan.
     """
 

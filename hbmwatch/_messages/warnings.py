@@ -1,4 +1,4 @@
-"""What XLA's warnings about memory say beside an OOM: what it planned, and with which limit."""
+"""What XLA's warnings about memory add to an OOM: what it planned, and with which limit."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Child:
             time.sleep(_POLL_S)
 
     def full_disk(self) -> str:
-        """A sentence that goes with a missing answer or dump; "" if the disk has room for them."""
+        """A sentence to add to a missing answer or dump; "" if the disk has room for them."""
         free = shutil.disk_usage(self.folder).free
         return f"; the disk of {self.folder.parent} is full" if free < _LEAST_FREE else ""
 

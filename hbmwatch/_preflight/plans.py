@@ -111,7 +111,7 @@ class PlanRow:
         return self._line(self.kind)
 
     def _line(self, kind: str) -> str:
-        """The changes, their kind as it is to be shown, and the verdict."""
+        """The changes, their kind as it is shown, and the verdict."""
         return f"{' + '.join(self.changes)} [{kind}]: {self.fit}"
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 _KEPT_RUNS, _KEPT_RUNS_OF_USER = 8, 64
 # Another process may not have shown the name of a younger run yet.
 _YOUNG_SECONDS = 60.0
-# Process ids come again, also in containers that share a temporary folder.
+# Process ids are reused, also in containers that share a temporary folder.
 _TOKEN = uuid.uuid4().hex[:8]
 _numbers = itertools.count(1)
 # The runs under the temporary folder that this process made for a report, and the report, which is
@@ -80,7 +80,7 @@ def keep(xspace: bytes | None, logdir: str | None, process_index: int) -> Kept:
         run.mkdir(parents=True)
         if xspace is not None:
             partial.write_bytes(xspace)
-            partial.replace(xplane)  # whoever lists the folder finds a whole profile or none
+            partial.replace(xplane)  # a listing of the folder shows a whole profile or none
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         _reports.pop(run.name, None)

@@ -147,7 +147,7 @@ class Store:
         """Copy files of this host to their addresses, in this order.
 
         Raises:
-            ProfileError: One cannot be written; those before it are there.
+            ProfileError: One cannot be written; those before it have been.
         """
         pairs = [[address, str(file)] for address, file in files.items()]
         self._ask("write", pairs, next(iter(files)).rpartition("/")[0], "write")

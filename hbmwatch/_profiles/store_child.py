@@ -145,7 +145,7 @@ def _list(addresses: list[str]) -> _Answer:
 
 
 def _read(addresses: list[str]) -> _Answer:
-    """The contents of files; for one that cannot be read, why, and whether it is there."""
+    """The contents of files; for one that cannot be read, why, and whether it exists."""
     opened = [_opened(address) for address in addresses]
 
     def content(place: tuple[Any, str]) -> bytes | Exception:

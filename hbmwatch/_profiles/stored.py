@@ -1,4 +1,4 @@
-"""Reports in their runs: written beside the profile, and found again."""
+"""Reports in their runs: written next to the profile, and found again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WRITERS: dict[str, Callable[[OomReport], str]] = {
 def store_report(report: OomReport, run: Path) -> None:
     """Write a report into its run as JSON, text and a page.
 
-    Each file is written beside its place and renamed, so that a reader finds it whole or not.
+    Each file is written under another name and renamed, so that a reader finds it whole or not.
 
     Raises:
         OSError: A file cannot be written.
@@ -49,7 +49,7 @@ def copy_run(report: OomReport, logdir: str) -> OomReport:
         logdir: The address of the log folder.
 
     Returns:
-        The report as it is there, with the addresses of the run and of the log folder.
+        The report as it is in the run, with the addresses of the run and of the log folder.
 
     Raises:
         ProfileError: It cannot be copied, or not within the time limit.

@@ -1,6 +1,6 @@
 """XProf as the second reader, in a child process: it may be missing, hang, or abort.
 
-XProf's C++ aborts the process on some protos, never ends on others, and writes files beside the
+XProf's C++ aborts the process on some protos, never ends on others, and writes files next to the
 profile that it reads. So a child process, which runs this file by its path, reads a copy of the
 profile in a temporary folder, within a time limit.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-# What is installed beside these is the user's: containers `pip install` their training code.
+# Other installed packages are the user's: containers `pip install` their training code.
 LIBRARIES = frozenset(
     """
     IPython _pytest absl beartype blackjax brax chex click cloudpickle clu dask decorator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# A Pallas kernel's blocks and scratch shapes lie in these; the last two are SparseCore's.
+# A Pallas kernel's blocks and scratch shapes are in these; the last two are SparseCore's.
 KERNEL_MEMORY = ("vmem", "smem", "spmem", "tilespmem")
 # Freeing HBM frees nothing in any of these.
 ON_CHIP = (*KERNEL_MEMORY, "cmem", "sflag")

@@ -65,7 +65,7 @@ class PeakOp:
 
     @property
     def shown_source(self) -> str:
-        """The source line to show, likewise."""
+        """The source line to show: of the value that a loop writes, where a loop fills it."""
         if self.kind == "parameter" and self.written_name:  # the line is that of a later value
             return self.written_source
         return self.written_source or self.source

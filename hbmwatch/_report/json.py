@@ -98,7 +98,7 @@ def rebuild_record(
         values: The fields; those that the class does not know are ignored.
         where: What an error calls the record.
         names: The names in the annotations of the class that the records of a report do not use.
-        readers: Functions that restore a field, in the place of its annotation.
+        readers: Functions that restore a field, instead of its annotation.
 
     Raises:
         ValueError: A field is missing or has a value of another type.

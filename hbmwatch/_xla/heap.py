@@ -128,7 +128,7 @@ class _Heap:
         self.allocations: set[int] = set()
 
     def has_place(self, buffer_id: int) -> bool:
-        """Whether a buffer lies in an allocation; then `buffers` holds it."""
+        """Whether a buffer is in an allocation; then `buffers` holds it."""
         buffer = self.program.buffer(buffer_id)
         if buffer is not None:
             self.buffers[buffer_id] = buffer

@@ -34,7 +34,7 @@ def _memo() -> Any:
 
 
 class Buffer(NamedTuple):
-    """A logical buffer, the allocation that it lies in, and the instruction that defines it."""
+    """A logical buffer, the allocation that it is in, and the instruction that defines it."""
 
     proto: LogicalBufferProto
     allocation: BufferAllocationProto
@@ -154,7 +154,7 @@ class Program:
         return made[computation.id]
 
     def buffer(self, buffer_id: int) -> Buffer | None:
-        """A logical buffer by id; None if it lies in no allocation.
+        """A logical buffer by id; None if it is in no allocation.
 
         Buffers are made on demand, as a peak needs a tenth of a program's.
 
@@ -178,7 +178,7 @@ class Program:
         return Buffer(proto, allocation, instruction)
 
     def buffers(self) -> Iterator[Buffer]:
-        """All logical buffers that lie in an allocation."""
+        """All logical buffers that are in an allocation."""
         found = map(self.buffer, self._places)
         return (buffer for buffer in found if buffer is not None)
 
@@ -202,7 +202,7 @@ class Program:
 
     @functools.cached_property
     def _places(self) -> dict[int, BufferAllocationProto]:
-        """The allocation that a logical buffer lies in, by the buffer's id."""
+        """The allocation that a logical buffer is in, by the buffer's id."""
         places = {}
         for allocation in self.allocations:
             self._check(allocation.size)

@@ -70,7 +70,7 @@ def replicated_output(fault: bool) -> Any:
 
 @case("replication", "jax-ml/jax#16679, keras-team/keras-hub#2441")
 def unsharded_init(fault: bool) -> Any:
-    """Parameters are initialised without an out_sharding and land whole on each chip."""
+    """Parameters are initialized without an out_sharding, so each chip holds them in full."""
     over = mesh("model")
     out = NamedSharding(over, P() if fault else P("model"))
 

@@ -48,12 +48,12 @@ class Leaf:
 
     @property
     def is_on_host(self) -> bool:
-        """Whether it lies in the memory of the host."""
+        """Whether it is in the memory of the host."""
         return getattr(self.sharding, "memory_kind", None) == HOST
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes, on all devices together, if each element is there once."""
+        """Its size in bytes, on all devices together, if each element exists once."""
         return nbytes(self.shape)
 
     def at(self, sharding: Any) -> Leaf:
@@ -97,7 +97,7 @@ class Call:
         arguments: The dynamic arguments, flat.
         outputs: The outputs, flat.
         out_tree: How the outputs make the step's result.
-        platform: What it is lowered for; None: where it lies.
+        platform: What it is lowered for; None: the devices that it is on.
         devices: The devices that the step runs on.
         compiler_options: The options for XLA of the step's own jit.
         constants: Arrays that the step closes over, where they have become inputs.

@@ -95,7 +95,7 @@ def _body(equation: Any) -> Any:
 
 
 def _evaluated(closed: Any, args: Any, by_id: Mapping[int, Any]) -> list[Any]:
-    """The outputs, with other arrays in the place of constants; calls that hold one dissolve."""
+    """The outputs, with other arrays for the constants; calls that hold a constant are inlined."""
 
     def step(equation: Any, values: list[Any]) -> list[Any]:
         body = _body(equation)

@@ -20,8 +20,8 @@ class Donate(Edit):
     def on(self, call: Call) -> Call:
         """The call with these arguments donated.
 
-        A donated buffer is reused only by an output that lies in the same way, so an output that
-        XLA may lay as it likes gets the sharding of its argument.
+        A donated buffer is reused only by an output with the same sharding, so an output that XLA
+        may place freely gets the sharding of its argument.
         """
         pairs = call.updated()
         donated = {i: dataclasses.replace(call.arguments[i], donated=True) for i in self.arguments}

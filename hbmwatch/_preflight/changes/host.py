@@ -65,7 +65,7 @@ class SendToHost(Edit):
 
 
 def _sharding(call: Call, leaf: Leaf) -> Any:
-    """Where a leaf lies on the devices."""
+    """Where a leaf is on the devices."""
     if leaf.sharding is not None:
         return leaf.sharding
     if len(call.devices) != 1:
@@ -81,7 +81,7 @@ def _on_host(sharding: Any) -> Any:
 
 
 def _check_host(call: Call, leaves: list[Leaf]) -> None:
-    """Raise NothingToChange unless each of them can lie on the host."""
+    """Raise NothingToChange unless each of them can be in host memory."""
     for leaf in leaves:
         _on_host(_sharding(call, leaf))
 

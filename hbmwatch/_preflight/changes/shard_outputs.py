@@ -76,7 +76,7 @@ def _as_arguments(call: Call) -> tuple[Placement, ...]:
 
 
 def _over_devices(call: Call) -> tuple[Placement, ...]:
-    """Large outputs that replace no argument and that lie whole on each device."""
+    """Large outputs that replace no argument and that each device holds in full."""
     replaced = set(call.updated().values())
     axes = tuple(name for name in call.mesh.axis_names if call.mesh.shape[name] > 1)
     parts, found = call.mesh.size, []

@@ -67,7 +67,7 @@ def _joins_blocks(before: Sequence[int], after: Sequence[int]) -> bool:
 
 
 def _is_cut(sharding: Any) -> bool:
-    """Whether the first dimension lies on several devices."""
+    """Whether the first dimension is split over several devices."""
     return isinstance(sharding, NamedSharding) and bool(
         tuple(sharding.spec)[:1] not in ((), (None,))
     )

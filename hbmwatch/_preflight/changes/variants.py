@@ -16,7 +16,7 @@ VARIANT = "variant"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace(Edit):
-    """Another function with the same arguments, in the place of the step."""
+    """Another function with the same arguments, which replaces the step."""
 
     numbers_values = True
 
@@ -28,7 +28,7 @@ class Replace(Edit):
 
 
 def variant(function: Callable[..., Any], name: str = "") -> Replace:
-    """The edit that puts a variant in the place of the step."""
+    """The edit that replaces the step by a variant."""
     name = name or getattr(function, "__name__", type(function).__name__)
     return Replace(what=f"the variant {name}", code=f"use {name} for the step", variant=function)
 

@@ -81,7 +81,7 @@ class Analysis:
         """Go through the program once.
 
         Args:
-            given: The states of the inputs, which are whole where it says nothing.
+            given: The states of the inputs, which are whole where none is given.
 
         Raises:
             NoPlace: Inside of a loop, something is needed whole that is not.

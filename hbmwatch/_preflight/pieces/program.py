@@ -45,7 +45,7 @@ class Value:
 
 @dataclass(eq=False, slots=True, repr=False)
 class Node:
-    """One equation of the program, with the calls that it lies in."""
+    """One equation of the program, with the calls that it is in."""
 
     equation: Any
     inputs: tuple[Value, ...]

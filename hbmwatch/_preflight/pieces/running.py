@@ -68,7 +68,7 @@ def _loop(analysis: Analysis, stage: Stage, known: Known) -> None:
 def _is_stack(value: Value, state: State, grid: Grid) -> bool:
     """Whether the pieces are blocks of the first dimension, which a scan can stack.
 
-    Then they may also be sent to the host one by one. A stack takes no memory beside the value
+    Then they may also be sent to the host one by one. A stack takes no more memory than the value
     where the tiles of a TPU, of two dimensions, do not reach over blocks.
     """
     if not isinstance(state, Split) or (state.dimension, state.outer) != (0, 1):

@@ -185,7 +185,7 @@ class Schedule:
         if not self._known_again(value) or len(node.outputs) != 1:
             return None
         if node.name == "random_bits" and value in self._used_whole:
-            return None  # the bits are there anyway
+            return None  # the bits exist anyway
         large = [v for v in node.inputs if v.node is not None and 2 * v.nbytes >= value.nbytes]
         if len(large) > 1 or (value in self._used_whole and large):
             return None

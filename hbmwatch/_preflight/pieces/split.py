@@ -1,4 +1,4 @@
-"""How a value lies in the pieces: whole, split or partial; how a piece is cut out and put back."""
+"""How the pieces hold a value: whole, split or partial; how a piece is cut out and put back."""
 
 from __future__ import annotations
 

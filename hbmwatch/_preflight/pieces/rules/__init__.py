@@ -52,7 +52,7 @@ def place(
 
 
 def _names_devices(node: Node) -> bool:
-    """Whether the equation also says where its output lies.
+    """Whether the equation also says where its output is placed.
 
     On a mesh whose axes are all automatic, JAX notes a sharding that says nothing.
     """
@@ -61,7 +61,7 @@ def _names_devices(node: Node) -> bool:
 
 
 def _is_automatic(sharding: object) -> bool:
-    """Whether XLA chooses how a value lies: no axis of the mesh is explicit, and none is named."""
+    """Whether XLA chooses how a value is sharded: no mesh axis is explicit, and none is named."""
     if not isinstance(sharding, NamedSharding) or any(sharding.spec):
         return False
     return all(kind == AxisType.Auto for kind in sharding.mesh.axis_types)

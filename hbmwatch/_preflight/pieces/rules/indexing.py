@@ -13,7 +13,7 @@ from hbmwatch._preflight.pieces.split import Shape
 def _gather_axes(node: Node) -> Axes:
     """The batch dimensions of the indices, and the dimensions that each slice takes fully.
 
-    A slice that takes a dimension fully starts at 0 there, or lies outside as a whole, whatever the
+    A slice that takes a dimension fully starts at 0 there, or is outside as a whole, whatever the
     size. So a piece of the dimension behaves as the dimension does.
     """
     numbers, sizes = node.params["dimension_numbers"], node.params["slice_sizes"]

@@ -26,7 +26,7 @@ def place(node: Node, have: Sequence[State], *, inside: bool) -> Placement | str
     Args:
         node: The equation.
         have: What is known of its inputs; at least one is partial.
-        inside: Whether it lies in the body of a loop. There a partial value cannot be made whole,
+        inside: Whether it is in the body of a loop. There a partial value cannot be made whole,
             so that more equations are done on the parts.
     """
     partial = frozenset(k for k, s in enumerate(have) if isinstance(s, Partial))
