@@ -55,7 +55,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     smaller = []
     if wide // 2 >= facts.minimum_saving_bytes:
         smaller.append(f"{format_size(total - wide // 2)} in bfloat16")
-    if mesh_exists(devices):
+    if mesh_exists(devices * facts.device_count):
         each = format_size(-(-total // devices))
         smaller.append(f"{each} if sharded over {devices} times as many devices")
     they = "It" if len(largest) == 1 else "They"

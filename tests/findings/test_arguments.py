@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings import arguments
+from hbmwatch._findings import arguments, phrases
+from hbmwatch._jax.lowered import CallInfo
+from hbmwatch._records.message import OomMessage
 from tests.findings.cases import explain
 from tests.findings.small import limited
-from tests.hlo import MIB, REPLICATED, Hlo
+from tests.hlo import BF16, MIB, REPLICATED, Hlo
 from tests.oom_programs.base import array, mlp, on_one, size
 
 
@@ -26,6 +28,25 @@ def test_arguments_above_the_limit_are_found(limit_mib: float, is_found: bool) -
         assert finding.evidence.endswith(
             " It would take 2 MiB in bfloat16, or 2 MiB if sharded over 2 times as many devices."
         )
+
+
+@pytest.mark.parametrize(
+    ("times", "device_count", "is_named"),
+    [(4096, 1, True), (4097, 1, False), (2048, 2, True), (2049, 2, False)],
+)
+def test_no_more_devices_are_named_than_a_mesh_can_have(
+    times: int, device_count: int, is_named: bool
+) -> None:
+    """4096, those at hand included."""
+    hlo = Hlo()
+    hlo.parameter(times, 1024, dtype=BF16, path="table")
+    hlo.add("negate", dims=(1,))
+    limit = OomMessage("RESOURCE_EXHAUSTED", limit_bytes=2048)
+    finding = arguments.find(hlo.facts(message=limit, call=CallInfo(device_count=device_count)))
+
+    assert phrases.MOST_DEVICES == 4096
+    assert finding is not None
+    assert (f" if sharded over {times} times as many" in finding.evidence) == is_named
 
 
 @pytest.mark.parametrize(

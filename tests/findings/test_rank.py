@@ -100,6 +100,19 @@ def test_a_finder_that_fails_costs_no_other_finding(monkeypatch: pytest.MonkeyPa
     assert [problem.endswith("RuntimeError: no luck") for problem in problems] == [True]
 
 
+@pytest.mark.parametrize(("rows", "is_found"), [(998, True), (999, False)])
+def test_donation_is_reported_from_a_thousandth_of_the_peak_on(rows: int, is_found: bool) -> None:
+    """It costs nothing; anything else that frees so little is not reported."""
+    hlo = Hlo()
+    w = hlo.parameter(1024, path="state")
+    updated = hlo.add("multiply", w, w, dims=(1024,))
+    made = hlo.add("sort", dims=(rows, 1024), name="jit(f)/sort")
+    facts = hlo.facts((made,), outputs=(updated,))
+
+    assert rank.LEAST_FREE_SHARE == 0.001
+    assert ("donation" in found(facts)) == is_found
+
+
 @pytest.mark.parametrize(
     ("limit_mib", "first"), [(12, "dtype"), (11.9, "aggregate")], ids=["a quarter", "less"]
 )
