@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ import pytest
 import hbmwatch._analysis
 import hbmwatch._findings
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings import rank
+from hbmwatch._findings import classify, rank
 from hbmwatch._findings.rank import ADVICE, find_findings
 from hbmwatch._records.report import Finding
 from tests.findings.cases import UNUSABLE, explained
 from tests.oom_programs import CASES
+from tests.test_layers import ours
 
 pytestmark = pytest.mark.slow
 
@@ -110,6 +112,33 @@ def conclusions(programs: Mapping[str, ProgramFacts]) -> dict[str, tuple[Finding
     return {name: find_findings(facts) for name, facts in programs.items()}
 
 
+class Kept:
+    """What each finder says of each program, for changes that do not reach its module."""
+
+    def __init__(self, programs: Mapping[str, ProgramFacts]) -> None:
+        finders = (*rank.FINDERS, classify.find)
+        self._said = {
+            find: {id(facts): find(facts) for facts in programs.values()} for find in finders
+        }
+
+    def use(self, patch: pytest.MonkeyPatch, changed: str) -> None:
+        """Has the finders run again that read the changed module; none for ""."""
+        patch.setattr(rank, "FINDERS", tuple(self._of(find, changed) for find in rank.FINDERS))
+        patch.setattr(classify, "find", self._of(classify.find, changed))
+
+    def _of(self, find: Callable[[ProgramFacts], Any], changed: str) -> Any:
+        if changed in reached(find.__module__.removeprefix("hbmwatch.")):
+            return find
+        said = self._said[find]
+        return lambda facts: said[id(facts)]
+
+
+@functools.cache
+def reached(module: str) -> frozenset[str]:
+    """A module and all that it imports, directly or not."""
+    return frozenset({module}).union(*(reached(name) for name in ours(module)))
+
+
 def fresh(programs: Mapping[str, ProgramFacts]) -> dict[str, ProgramFacts]:
     """The programs, with nothing derived yet."""
     return {name: dataclasses.replace(facts) for name, facts in programs.items()}
@@ -155,7 +184,7 @@ def sensitivity(
     programs: Mapping[str, ProgramFacts], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
     """A line for each threshold and weight: which programs change."""
-    before = conclusions(programs)
+    before, kept = conclusions(programs), Kept(programs)
     rows = {}
     for label, (module, name) in thresholds().items():
         flipped, others = set(), set()
@@ -163,8 +192,11 @@ def sensitivity(
             value = getattr(module, name)
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, type(value)(value * factor))
-                # The facts depend on the thresholds of _analysis alone.
-                analyzed = fresh(programs) if label.startswith("_analysis.") else programs
+                analyzed = programs
+                if label.startswith("_analysis."):  # The facts depend on these thresholds alone.
+                    analyzed = fresh(programs)
+                else:
+                    kept.use(patch, label.rpartition(".")[0])
                 more = changes(before, conclusions(analyzed))
             flipped.update(more[0])
             others.update(more[1])
@@ -177,6 +209,7 @@ def sensitivity(
                     other = dataclasses.replace(advice, **{field: value * factor})
                     with monkeypatch.context() as patch:
                         patch.setattr(rank, "ADVICE", {**ADVICE, slug: other})
+                        kept.use(patch, "")
                         flipped.update(changes(before, conclusions(programs))[0])
                 label = f"{slug}: {field}"
                 rows[label] = _row(label, flipped, set())
