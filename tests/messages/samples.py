@@ -62,7 +62,7 @@ def op(entry: dict[str, Any]) -> PeakOp:
 def rounded(stated: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """How coarse each figure is, by field or total."""
     for key, value in (stated | stated.get("totals", {})).items():
-        if isinstance(value, str) and re.fullmatch(r"-?[\d.]+[KMGT](iB)?", value):
+        if isinstance(value, str) and re.fullmatch(r"-?[\d.]+[KMGT](i?B)?", value):
             _, unit, decimals = parts(value)
             yield key, math.ceil(1024**unit / 10**decimals)
 
