@@ -170,7 +170,7 @@ class Graph:
                 if inner is not None and inner.id not in entered:
                     entered.add(inner.id)
                     found += self.program.inside(inner)
-                    calls += [one for one in self.program.inside(inner) if one.opcode in _CALLS]
+                    calls += [i for i in self.program.inside(inner) if i.opcode in _CALLS]
         return self._within[outer.id]
 
     def root(self, instruction: HloInstructionProto) -> HloInstructionProto:

@@ -85,7 +85,7 @@ def _step_for(on: str) -> Any:
     if target.platform != "tpu":
         raise ValueError("only a TPU's compiler rejects a program that does not fit")
     lists = target.topology_options.items()
-    kwargs = {name: tuple(one) if isinstance(one, list) else one for name, one in lists}
+    kwargs = {name: tuple(v) if isinstance(v, list) else v for name, v in lists}
     devices = topologies.get_topology_desc(
         platform="tpu", topology_name=target.topology, **kwargs
     ).devices

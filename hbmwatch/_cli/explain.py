@@ -124,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
             groups = _distinct(found)
         count = len(groups)
         look = look_of(options)
-        texts = [*(_text(one, look) for one in groups), _next(groups)]
+        texts = [*(_text(group, look) for group in groups), _next(groups)]
         print("\n\n".join(filter(None, texts)), end="\n" if groups else "")
     for error in unreadable[:-1]:
         print_on_stderr(str(error))
@@ -222,7 +222,8 @@ def _stored_reports(content: bytes) -> list[OomReport] | None:
     try:
         values = json.loads(content)
         return [
-            OomReport.from_dict(one) for one in (values if isinstance(values, list) else [values])
+            OomReport.from_dict(value)
+            for value in (values if isinstance(values, list) else [values])
         ]
     except (ValueError, RecursionError):  # a log may begin like JSON
         return None
@@ -231,8 +232,8 @@ def _stored_reports(content: bytes) -> list[OomReport] | None:
 def _print_json(found: Iterable[_Found]) -> int:
     """Print a list of reports, each with its file and line, as they are found; their number."""
     count = 0
-    for count, one in enumerate(found, start=1):
-        values = {**one.report.to_dict(), "file": one.file, "line": one.line}
+    for count, error in enumerate(found, start=1):
+        values = {**error.report.to_dict(), "file": error.file, "line": error.line}
         print("[" if count == 1 else ",")
         print(textwrap.indent(json.dumps(values, indent=2), "  "), end="")
     print("\n]" if count else "[]")
@@ -242,16 +243,16 @@ def _print_json(found: Iterable[_Found]) -> int:
 def _distinct(found: Iterable[_Found]) -> list[_Places]:
     """One for equal errors, as every host of a job logs them."""
     groups: dict[OomReport, _Places] = {}
-    for one in found:
-        message = dataclasses.replace(one.report.message, text="")
-        key = dataclasses.replace(one.report, message=message)
-        groups.setdefault(key, _Places(one.report)).add(one)
+    for error in found:
+        message = dataclasses.replace(error.report.message, text="")
+        key = dataclasses.replace(error.report, message=message)
+        groups.setdefault(key, _Places(error.report)).add(error)
     return list(groups.values())
 
 
 def _next(groups: Sequence[_Places]) -> str:
     """What to do after reading the errors of logs; "" after those that stored reports have."""
-    reported = next((one.reported for one in groups if one.reported is not None), None)
+    reported = next((group.reported for group in groups if group.reported is not None), None)
     if reported is not None:
         if reported.line is None:
             return ""

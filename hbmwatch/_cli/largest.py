@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_step_options(parser)
-    for name, what in (
+    for name, text in (
         ("--multiple-of", "try only multiples of this (default: 1)"),
         ("--start", "the first size to try (default: the smallest)"),
         ("--at-most", "the largest size to try (default: no limit)"),
     ):
-        parser.add_argument(name, type=positive_number, metavar="N", help=what)
+        parser.add_argument(name, type=positive_number, metavar="N", help=text)
     steps.add_verdict_options(parser)
     add_json_option(parser)
 
@@ -59,10 +59,11 @@ def _run(options: argparse.Namespace) -> int:
                 )
             )
     if options.json:
-        print_json([one.to_dict() for one in found])
+        print_json([result.to_dict() for result in found])
     else:
         print_wrapped("\n".join(map(str, found)), options)
-    return DONE if all(one.size is not None and not one.error for one in found) else NOTHING_FOUND
+    is_known = all(result.size is not None and not result.error for result in found)
+    return DONE if is_known else NOTHING_FOUND
 
 
 def _show_try(size: int, fit: Fit) -> None:

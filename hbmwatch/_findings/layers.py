@@ -126,20 +126,20 @@ def _readers(facts: ProgramFacts, live: LiveBuffer) -> Iterator[HloInstructionPr
             continue
         positions = [i for i, operand in enumerate(user.operand_ids) if operand == value.id]
         inside = facts.program.inside(inner)
-        given = {
-            one.id
-            for one in inside
-            if one.opcode == "parameter" and one.parameter_number in positions
+        copies = {
+            i.id for i in inside if i.opcode == "parameter" and i.parameter_number in positions
         }
-        yield from (one for one in inside if not given.isdisjoint(one.operand_ids))
+        yield from (i for i in inside if not copies.isdisjoint(i.operand_ids))
 
 
 def _is_part(facts: ProgramFacts, outer: Calls) -> bool:
     """Whether a function that is called so makes a part of the forward pass, and not all of it."""
     running = (facts.program.inside(computation) for computation in facts.buffers.graph.running)
-    forward = (i for some in running for i in some if is_forward(i.metadata.op_name))
+    forward = (
+        i for instructions in running for i in instructions if is_forward(i.metadata.op_name)
+    )
     sample = list(itertools.islice(forward, SAMPLED_INSTRUCTIONS))
-    inside = (inner for one in sample for inner in facts.buffers.graph.everything_in(one))
+    inside = (inner for i in sample for inner in facts.buffers.graph.everything_in(i))
     for instruction in itertools.chain(sample, inside):
         calls = _calls(facts.program.stack(instruction))
         if calls and calls[-len(outer) :] != outer and is_forward(instruction.metadata.op_name):

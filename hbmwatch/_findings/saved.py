@@ -104,10 +104,10 @@ def _weights(facts: ProgramFacts, live: LiveBuffer) -> int:
     found = set()
     for user in graph.users(live.instruction):
         if any(
-            graph.is_product(one)
-            and not is_backward(one.metadata.op_name)
-            and sorted(size for size in one.shape.dimensions if size > 1) == dims
-            for one in (user, *graph.everything_in(user))
+            graph.is_product(i)
+            and not is_backward(i.metadata.op_name)
+            and sorted(size for size in i.shape.dimensions if size > 1) == dims
+            for i in (user, *graph.everything_in(user))
         ):
             others = [o for o in graph.operands(user) if o.id != live.instruction.id]
             matrices = [o for o in others if len([d for d in o.shape.dimensions if d > 1]) > 1]

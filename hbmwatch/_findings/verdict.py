@@ -41,8 +41,8 @@ def verdict(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
         return _hopeless(facts, kept)
     freed = freed_together(facts, findings)
     if not freed:
-        told = f"{format_size(needed)} must be freed"
-        return _batch(facts) or (f"{told}." if findings else f"{told}, and no finding says how.")
+        needs = f"{format_size(needed)} must be freed"
+        return _batch(facts) or (f"{needs}." if findings else f"{needs}, and no finding says how.")
     count = sum(1 for f in findings if f.slug != _ALTERNATIVE and f.saves_bytes)
     if freed >= needed:
         these = "This frees" if count == 1 else "These free"

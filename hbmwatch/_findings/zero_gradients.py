@@ -38,15 +38,15 @@ def find(facts: ProgramFacts) -> Finding | None:
         return None
     size = format_size(sum(output.size_bytes for output in zeros))
     paths = list_some(_to_name(output.path) for output in zeros)
-    one = len(zeros) == 1
+    is_single = len(zeros) == 1
     filled = "has the shape and dtype of an argument, and is"
-    if not one:
+    if not is_single:
         filled = "have the shape and dtype of an argument, and each is"
     return ADVICE.finding(
         title=f"Do not return {paths}: {size} filled with one number",
         evidence=f"{plural(len(zeros), 'result')} ({size}) {filled} filled with one number. "
         "jax.grad returns zeros for weights that the loss does not depend on, such as frozen "
-        f"ones. The step need not return {'it' if one else 'them'}.",
+        f"ones. The step need not return {'it' if is_single else 'them'}.",
         remedy="Differentiate only what is trained: split the parameters, pass the frozen ones as "
         "an argument that jax.grad does not differentiate (argnums; in equinox, "
         "equinox.partition; in flax nnx, nnx.DiffState), and make optimizer state for the trained "

@@ -116,10 +116,10 @@ class _Building:
 
     def scan_body(self, scan: Any) -> tuple[Call, ...]:
         """The body of a scan as a call, by the line that scans, which may be in a library."""
-        at = self.recording.traced(scan)
-        if not at.calls:
+        traced = self.recording.traced(scan)
+        if not traced.calls:
             return ()
-        function = at.calls[-1].function._replace(line=at.line, name=SCAN_BODY)
+        function = traced.calls[-1].function._replace(line=traced.line, name=SCAN_BODY)
         return (Call(function, next(self.numbers)),)
 
 

@@ -103,7 +103,7 @@ def traced_for(
             args, kwargs = on_live_devices((args, kwargs))
             lowered = lower(*args, **kwargs)
     lowered = plain_lowered(lowered)
-    found = [(traced, one) for traced, one in seen if is_same_lowering(one, lowered)]
+    found = [(traced, other) for traced, other in seen if is_same_lowering(other, lowered)]
     if found:
         return found[0]  # not what a watch has made of it
     if platform is None:

@@ -147,4 +147,4 @@ def _ends_with(text: str, error: _HostError) -> bool:
     if _DEVICE.search(text, begin, end):
         return False
     later = (raised["error"] for raised in _RAISED.finditer(text, end))
-    return all(error.again.match(one) and not _DEVICE.search(one) for one in later)
+    return all(error.again.match(words) and not _DEVICE.search(words) for words in later)

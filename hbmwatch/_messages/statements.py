@@ -107,11 +107,11 @@ def _figures_before(statement: Statement, earlier: dict[int, Statement]) -> list
     platform = statement.wording.implies.platform
     figures = sorted(earlier.values())
     return [
-        one
-        for one in figures
+        figure
+        for figure in figures
         if statement.start - figures[-1].end < _NEAR
-        and figures[-1].end - one.start < _NEAR
-        and platform in (None, one.wording.implies.platform)
+        and figures[-1].end - figure.start < _NEAR
+        and platform in (None, figure.wording.implies.platform)
     ]
 
 
@@ -188,7 +188,7 @@ def _repeats_same_error(
     same = [other for other in group if other.match[0] == statement.match[0]]
     if not same:
         return False
-    was_logged, is_logged = (_is_logged(flat_text, one) for one in (same[0], statement))
+    was_logged, is_logged = (_is_logged(flat_text, printed) for printed in (same[0], statement))
     # A report of an issue has the error as its title, and then the log.
     is_title = is_logged and not was_logged and len(between) < _TITLE_REACH
     raised = was_logged and not is_logged

@@ -115,7 +115,9 @@ class Store:
         """
         if address not in self._listed:
             found = self._ask("list", [address], address, "read")["entries"]
-            self._listed[address] = None if found is None else tuple(Entry(*one) for one in found)
+            self._listed[address] = (
+                None if found is None else tuple(Entry(*entry) for entry in found)
+            )
         return self._listed[address]
 
     def read(
@@ -131,11 +133,11 @@ class Store:
             ProfileError: The store cannot be read.
         """
         for start in range(0, len(addresses), together):
-            some = addresses[start : start + together]
-            reasons = self._ask("read", some, some[0], "read")["reasons"]
+            batch = addresses[start : start + together]
+            reasons = self._ask("read", batch, batch[0], "read")["reasons"]
             # All of them before the first is handed out, as the caller may ask for another one.
-            contents = [self._received(some[0]) for reason in reasons if reason is None]
-            for address, reason in zip(some, reasons, strict=True):
+            contents = [self._received(batch[0]) for reason in reasons if reason is None]
+            for address, reason in zip(batch, reasons, strict=True):
                 if reason is None:
                     yield contents.pop(0)
                     continue

@@ -133,11 +133,11 @@ def _list(addresses: list[str]) -> _Answer:
         return {"entries": None}, ()
     except NotADirectoryError:
         return {"entries": [["", False]]}, ()
-    here = path.rstrip("/")
+    folder = path.rstrip("/")
     entries = []
     for entry in found:
         name = entry["name"].rstrip("/")
-        if name != here:
+        if name != folder:
             entries.append([name.rpartition("/")[2], entry["type"] == "directory"])
         elif entry["type"] != "directory" and entry["size"]:
             entries.append(["", False])
@@ -158,10 +158,10 @@ def _read(addresses: list[str]) -> _Answer:
     with ThreadPoolExecutor(_READERS) as readers:
         found = list(readers.map(content, opened))
     reasons = [
-        None if isinstance(one, bytes) else [described(one), isinstance(one, FileNotFoundError)]
-        for one in found
+        None if isinstance(got, bytes) else [described(got), isinstance(got, FileNotFoundError)]
+        for got in found
     ]
-    return {"reasons": reasons}, [one for one in found if isinstance(one, bytes)]
+    return {"reasons": reasons}, [got for got in found if isinstance(got, bytes)]
 
 
 def _write(addresses: list[list[str]]) -> _Answer:

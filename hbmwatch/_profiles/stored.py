@@ -167,4 +167,4 @@ def _parsed(content: bytes, file: Location, brief: bool = False) -> OomReport:
             values["summary"] |= {"ops": [], "heap_bytes": []}
         return OomReport.from_dict(values)
     except (ValueError, RecursionError) as error:
-        raise ProfileError(f"{file} holds no report: {error}", str(file)) from error
+        raise ProfileError(f"{file} is not a saved hbmwatch report: {error}", str(file)) from error

@@ -109,7 +109,9 @@ def test_a_damaged_report_is_left_out(
 
     status, out, err = run(capsys, command, str(logdir))
 
-    sentence = f"left out: {file} holds no report: report is incomplete: it has no message"
+    sentence = (
+        f"left out: {file} is not a saved hbmwatch report: report is incomplete: it has no message"
+    )
     assert (status, err) == (0, f"hbmwatch: {sentence}\n")
     assert "fill ran out of memory" in out
 

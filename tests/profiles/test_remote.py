@@ -167,7 +167,10 @@ def test_a_remote_folder_is_searched_for_runs(
     assert load_peak_summary(f"{run_of_jax}/host-2.xplane.pb") == report.summary
     status, out, err = run(capsys, "show", "s3://bucket/damaged")
     assert (status, out) == (1, "")
-    assert "left out: s3://bucket/damaged/plugins/profile/a/report.json holds no report" in err
+    assert (
+        "left out: s3://bucket/damaged/plugins/profile/a/report.json is not a saved hbmwatch report"
+        in err
+    )
     assert err.endswith("hbmwatch: s3://bucket/damaged has no run with a report\n")
     with opened("s3://bucket") as bucket, opened("s3://none") as none:
         failing: list[tuple[str, Callable[..., Any], Location]] = [

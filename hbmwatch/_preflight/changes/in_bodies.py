@@ -18,7 +18,7 @@ from hbmwatch._preflight.changes.call import Call, NothingToChange, nbytes
 from hbmwatch._preflight.changes.change import NO_TIME, Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.in_pieces import COUNTS, LEAST_GAIN, TOGETHER, even_pieces
-from hbmwatch._preflight.changes.sources import source_of
+from hbmwatch._preflight.changes.sources import first_line_of
 from hbmwatch._preflight.pieces import Refused, Rewritten, Seed, rewrite, seeds
 
 # The parameter that holds the body of each loop, and of each checkpoint.
@@ -284,7 +284,7 @@ def _ranked(
 
 
 def _where(body: Any, seed: Seed) -> tuple[str, ...]:
-    return source_of(body, seed.primitive, seed.nbytes)
+    return first_line_of(body, seed.primitive, seed.nbytes)
 
 
 def _name(body: Any, seed: Seed) -> str:

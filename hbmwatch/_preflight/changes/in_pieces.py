@@ -13,7 +13,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._preflight.changes.call import Call, NothingToChange, names
 from hbmwatch._preflight.changes.change import NO_TIME, Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
-from hbmwatch._preflight.changes.sources import source_of
+from hbmwatch._preflight.changes.sources import first_line_of
 from hbmwatch._preflight.pieces import Refused, Rewritten, Seed, rewrite, seeds
 
 COUNTS = (4, 16, 64, 256, 1024)
@@ -139,7 +139,7 @@ def even_pieces(size: int, count: int) -> int:
 def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool) -> InPieces:
     """The edit; it is described by the arguments that are cut, or else by the value."""
     first = len(call.constants)
-    where = source_of(call.jaxpr, seed.primitive, seed.nbytes)
+    where = first_line_of(call.jaxpr, seed.primitive, seed.nbytes)
     cut = [(call.arguments[i - first], d) for i, d in rewritten.arguments if i >= first]
     line = f" at {where[0]}" if where else ""
     along = f"dimension {seed.dimension} of the result of {seed.primitive}{line}"

@@ -13,7 +13,7 @@ from hbmwatch._records.libraries import is_library
 from hbmwatch._xla.frames import user_frame
 
 
-def source_of(closed: Any, primitive: str | None, size_bytes: int) -> tuple[str, ...]:
+def first_line_of(closed: Any, primitive: str | None, size_bytes: int) -> tuple[str, ...]:
     """The line of the first equation of a primitive whose output has this size, if one is known."""
     for equation, line in located(closed.jaxpr):
         sizes = (nbytes(v.aval) for v in equation.outvars if hasattr(v.aval, "shape"))
