@@ -24,6 +24,7 @@ from hbmwatch._cli.console import (
 )
 from hbmwatch._cli.peak import OTHER_MODULES, add_limit_options, limit_of, report_of_profile
 from hbmwatch._records.addresses import remote_address
+from hbmwatch._records.report import limit_of as limit_of_report
 from hbmwatch._records.text import clean
 from hbmwatch._report.diff import GROUPINGS
 from hbmwatch._report.report import OomReport
@@ -57,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
         for problem in report.missing:
             if problem.startswith(OTHER_MODULES):
                 print_on_stderr(f"{path}: {problem}")
-    known = (limit, _known_limit(after), _known_limit(before))
+    known = (limit, limit_of_report(after), limit_of_report(before))
     comparison = Comparison(before, after, next((n for n in known if n is not None), None), note)
     if options.html is not None:
         from hbmwatch._report.diff_html import diff_page
@@ -83,10 +84,6 @@ def _report(path: str, options: argparse.Namespace) -> OomReport:
     if report.summary is None:
         raise CommandError(f"the report in {path} has no memory peak")
     return report
-
-
-def _known_limit(report: OomReport) -> int | None:
-    return report.breakdown.get("limit", report.message.limit_bytes)
 
 
 def _is_saved_report(path: str) -> bool:

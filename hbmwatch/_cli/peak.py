@@ -189,22 +189,25 @@ def _device(loaded: Loaded, is_limit: bool) -> tuple[DeviceMemory | None, tuple[
     """The device that was profiled, and a note on its memory; None if not known.
 
     Args:
-        loaded: The module. A profile of a TPU may also have modules that ran on the CPU.
+        loaded: The module. A profile of a device may also have modules that ran on the CPU.
         is_limit: Whether the memory of that device is the limit, and no other one was given.
     """
     from hbmwatch._preflight.targets import memory_of
 
-    known, program = memory_of(loaded.device_type), loaded.program
-    if known is None or loaded.summary.memory_space != "hbm":
+    kind, limit, program = loaded.device_type, loaded.limit_bytes, loaded.program
+    if not kind or program is None or loaded.summary.memory_space != "hbm":
         return None, ()
-    if program is None or not program.is_tiled:
+    if not (program.is_of_gpu if kind.endswith("GPU") else program.is_tiled):
         return None, ()
-    kind, limit, source = known
-    if not is_limit:
+    source = "its allocator says so in the profile"
+    if known := memory_of(kind):
+        kind, of_kind, measured = known
+        limit, source = (of_kind, measured) if limit is None else (limit, source)
+    if not is_limit or limit is None:
         return DeviceMemory(kind, program.device_count), ()
     note = (
-        f"The profile is of a {kind}, of which a program can use {format_size(limit)} ({source}); "
-        "--limit checks another limit."
+        f"A program can use {format_size(limit)} of the device that was profiled ({kind}; "
+        f"{source}); --limit checks another limit."
     )
     return DeviceMemory(kind, program.device_count, limit_bytes=limit), (note,)
 

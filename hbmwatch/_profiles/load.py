@@ -16,7 +16,7 @@ from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import Program, parse_program
 from hbmwatch._xla.terms import MEMORY_SPACES, MODULE_NAME, memory_color
-from hbmwatch._xla.xspace import label_modules, pack_modules
+from hbmwatch._xla.xspace import Contents, label_modules, pack_modules
 
 _READERS = ("hbmwatch", "xprof")
 # Another process may delete a run between its listing and its reading.
@@ -73,8 +73,9 @@ class Loaded(NamedTuple):
         host: The host whose module it is; "" where the file does not say.
         other_hosts: The other hosts of the run.
         unreadable: Why files and modules could not be read, among which the largest may be.
-        device_type: The kind of all TPUs that were profiled, as XProf names it ("TPU v6 Lite"); ""
-            where there is none, or more than one.
+        device_type: The kind of all devices that were profiled ("TPU v6 Lite", "AMD GPU"); "" where
+            there is none, or more than one.
+        limit_bytes: What the allocator of each of them may use; None if the profile does not say.
     """
 
     program: Program | None
@@ -85,6 +86,7 @@ class Loaded(NamedTuple):
     other_hosts: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     device_type: str = ""
+    limit_bytes: int | None = None
 
 
 def load_program(
@@ -138,9 +140,10 @@ def _load(
     others = tuple(name for name in hosts if name != best.host)
     failed = (str(found) for _, found in results if isinstance(found, ProfileError))
     unreadable = (*profile.unreadable, *failed)
-    types = profile.device_types
+    types, limits = profile.device_types, profile.device_limits
     device_type = next(iter(types)) if len(types) == 1 else ""
-    found = (summary, labels, profile.place, best.host, others, unreadable, device_type)
+    limit = next(iter(limits)) if len(limits) == 1 else None
+    found = (summary, labels, profile.place, best.host, others, unreadable, device_type, limit)
     return Loaded(None, *found), best
 
 
@@ -168,6 +171,7 @@ class _Profile(NamedTuple):
     modules: list[_Module]
     place: Place
     device_types: frozenset[str]
+    device_limits: frozenset[int]
     unreadable: tuple[str, ...]
 
 
@@ -181,8 +185,7 @@ def _read(
     for attempt in range(_ATTEMPTS):
         place = find_place(path, run)
         try:
-            modules, types, unreadable = _modules(choose_hosts(place, host, path), path)
-            return _Profile(modules, place, types, unreadable)
+            return _modules(choose_hosts(place, host, path), path, place)
         except MemoryViewerData as data:
             module = str(data.result.get("moduleName", path.stem))
             summary = xprof.to_summary(data.result, module, memory_space)
@@ -196,9 +199,7 @@ def _read(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _modules(
-    files: tuple[Location, ...], path: Location
-) -> tuple[list[_Module], frozenset[str], tuple[str, ...]]:
+def _modules(files: tuple[Location, ...], path: Location, place: Place) -> _Profile:
     """The modules and devices of the files that can be read, and why others cannot.
 
     Raises:
@@ -206,16 +207,15 @@ def _modules(
     """
     named: list[tuple[str, bytes]] = []
     hosts: dict[bytes, str] = {}
-    types: frozenset[str] = frozenset()
+    read: list[Contents] = []
     errors: list[ProfileError] = []
     for file in files:
         try:
-            found, of_file = contents_of(file)
+            read.append(contents_of(file))
         except ProfileError as error:
             errors.append(error)
             continue
-        types |= of_file
-        for label, proto in found.items():
+        for label, proto in read[-1].modules.items():
             named.append((_Module(label, proto, "").names[0], proto))
             hosts.setdefault(proto, host_of(file) if file.name.endswith(".xplane.pb") else "")
     if not named and errors:
@@ -224,7 +224,9 @@ def _modules(
         raise ProfileError(f"the profile at {path} holds no HLO module", str(path))
     labeled = label_modules(named)
     modules = [_Module(label, proto, hosts[proto]) for label, proto in labeled.items()]
-    return modules, types, tuple(map(str, errors))
+    types = frozenset[str]().union(*(each.device_types for each in read))
+    limits = frozenset[int]().union(*(each.device_limits for each in read))
+    return _Profile(modules, place, types, limits, tuple(map(str, errors)))
 
 
 def _nothing_there(modules: list[_Module], memory_space: str, path: Location) -> str:

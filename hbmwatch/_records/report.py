@@ -172,3 +172,9 @@ class ReportData:
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
     program_is_guess: bool = False
     transfer: Transfer | None = None
+
+
+def limit_of(report: ReportData) -> int | None:
+    """The memory that a program can have: as the error says, else the device; None if unknown."""
+    device = report.device.limit_bytes if report.device is not None else None
+    return report.message.limit_bytes or report.breakdown.get("limit") or device

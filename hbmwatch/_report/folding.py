@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hbmwatch._records.folded import Figure, FoldedGroup, Outlier
 from hbmwatch._records.process import Process
+from hbmwatch._records.report import limit_of
 from hbmwatch._report.json import fingerprint
 from hbmwatch._report.text import one_line
 
@@ -25,7 +26,7 @@ _FIGURES: Mapping[str, Callable[[ReportData], int | None]] = {
     "requested": lambda r: r.message.requested_bytes,
     "needed": lambda r: r.message.used_bytes,
     "peak": lambda r: r.summary.peak_bytes if r.summary else None,
-    "limit": lambda r: r.message.limit_bytes or (r.device.limit_bytes if r.device else None),
+    "limit": limit_of,
     "in use": lambda r: r.device.in_use_bytes if r.device else r.message.totals.get("InUse"),
     "free": lambda r: free_bytes(r),
     "largest free block": lambda r: (

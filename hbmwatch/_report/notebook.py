@@ -6,6 +6,7 @@ import base64
 from html import escape
 from typing import TYPE_CHECKING
 
+from hbmwatch._records.report import limit_of
 from hbmwatch._report.assets import asset
 from hbmwatch._report.curves import curve_picture
 from hbmwatch._report.html import page
@@ -48,6 +49,6 @@ def _picture(report: ReportData) -> str:
     summary = report.summary
     if summary is None or not len(summary.heap_bytes):
         return ""
-    svg, label = curve_picture(summary, report.message.limit_bytes)
+    svg, label = curve_picture(summary, limit_of(report))
     data = base64.b64encode(svg.encode()).decode()
     return f'<img alt="{escape(label)}" src="data:image/svg+xml;base64,{data}">'

@@ -87,6 +87,12 @@ class Program:
         """Whether an array has a tiled layout, as all arrays have on a TPU and none on a CPU."""
         return any(instruction.shape.layout.tiles for instruction in self.scheduled)
 
+    @property
+    def is_of_gpu(self) -> bool:
+        """Whether XLA's compiler for GPUs scheduled it, which leaves a mark."""
+        attributes = self.proto.hlo_module.frontend_attributes.map
+        return any(attribute.key == "fingerprint_before_lhs" for attribute in attributes)
+
     @functools.cached_property
     def listed(self) -> tuple[HloComputationProto, ...]:
         """The computations, in order; a tuple, as protobuf is slow to read twice."""

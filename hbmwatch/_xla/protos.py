@@ -48,6 +48,7 @@ class XStat(Message):
     int64_value: Annotated[int, 4, "value"]
     str_value: Annotated[str, 5, "value"]
     bytes_value: Annotated[bytes, 6, "value"]
+    ref_value: Annotated[int, 7, "value"]
 
 
 class XEventMetadata(Message):
@@ -71,8 +72,22 @@ class XStatMetadataEntry(Message):
     value: Annotated[XStatMetadata, 2]
 
 
+class XEvent(Message):
+    metadata_id: Annotated[int, 1]
+    stats: Annotated[Sequence[XStat], 4]
+
+
+class XLine(Message):
+    """The events are unparsed, as there may be millions."""
+
+    events: Annotated[Sequence[bytes], 4]
+
+
 class XPlane(Message):
+    """The lines are unparsed."""
+
     name: Annotated[str, 2]
+    lines: Annotated[Sequence[bytes], 3]
     event_metadata: Annotated[Sequence[XEventMetadataEntry], 4]
     stat_metadata: Annotated[Sequence[XStatMetadataEntry], 5]
     stats: Annotated[Sequence[XStat], 6]
@@ -219,6 +234,14 @@ class DeviceAssignmentProto(Message):
     computation_count: Annotated[int, 2]
 
 
+class FrontendAttribute(Message):
+    key: Annotated[str, 1]
+
+
+class FrontendAttributes(Message):
+    map: Annotated[Sequence[FrontendAttribute], 1]
+
+
 class HloModuleProto(Message):
     name: Annotated[str, 1]
     entry_computation_name: Annotated[str, 2]
@@ -231,6 +254,7 @@ class HloModuleProto(Message):
     device_assignment: Annotated[DeviceAssignmentProto, 15]
     stack_frame_index: Annotated[StackFrameIndexProto, 17]
     buffer_donor: Annotated[HloBufferDonorProto, 18]
+    frontend_attributes: Annotated[FrontendAttributes, 19]
 
 
 class Location(Message):
@@ -283,7 +307,7 @@ class HloProto(Message):
     buffer_assignment: Annotated[BufferAssignmentProto, 3]
 
 
-_ROOTS: tuple[type[Message], ...] = (XSpace, HloProto)
+_ROOTS: tuple[type[Message], ...] = (XSpace, XLine, XEvent, HloProto)
 _SCALARS = {
     # Every integer, enum and bool is a varint, so int64 reads all of them.
     int: descriptor_pb2.FieldDescriptorProto.TYPE_INT64,

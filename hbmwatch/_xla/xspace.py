@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hbmwatch._records.profile_error import ProfileError
+from hbmwatch._xla.allocators import device_limits
 from hbmwatch._xla.protos import XPlane, XSpace, message_class, parse
 
 
@@ -16,11 +17,14 @@ class Contents(NamedTuple):
         modules: The HLO modules, as "jit_step(12)" -> serialized HloProto, in the file's order. Of
             two different modules with one name (a GPU's and the CPU's, in two planes) the second is
             "jit_step(12) #2".
-        device_types: The kinds of the TPUs that were profiled, as XProf names them ("TPU v6 Lite").
+        device_types: The kinds of the devices that were profiled: a TPU as XProf names it ("TPU v6
+            Lite"), a GPU by its vendor ("AMD GPU").
+        device_limits: The bytes that their allocators may use, as far as allocations were profiled.
     """
 
     modules: dict[str, bytes]
     device_types: frozenset[str] = frozenset()
+    device_limits: frozenset[int] = frozenset()
 
 
 def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
@@ -45,14 +49,21 @@ def read_contents(xspace: bytes, what: str = "the profile") -> Contents:
         raise ProfileError(f"{what} is damaged: it holds no planes ({len(xspace)} bytes)")
     planes = [plane for plane in space.planes if plane.name == "/host:metadata"]
     modules = label_modules(module for plane in planes for module in _plane_modules(plane))
-    return Contents(modules, frozenset(filter(None, map(_device_type, space.planes))))
+    limits = (device_limits(plane) for plane in space.planes if plane.name == "/host:CPU")
+    types = frozenset(filter(None, map(_device_type, space.planes)))
+    return Contents(modules, types, frozenset[int]().union(*limits))
 
 
 def _device_type(plane: XPlane) -> str:
     """The kind of the device that a plane is of; "" for a host, and where the plane has none."""
-    names = {entry.key for entry in plane.stat_metadata if entry.value.name == "device_type_string"}
-    found = (stat.str_value for stat in plane.stats if stat.metadata_id in names)
-    return next(found, "") if plane.name.startswith("/device:") else ""
+    if not plane.name.startswith("/device:"):
+        return ""
+    names = {entry.key: entry.value.name for entry in plane.stat_metadata}
+    stats = {names.get(stat.metadata_id): stat for stat in plane.stats}
+    if "device_vendor" in stats:
+        vendor = stats["device_vendor"]
+        return f"{vendor.str_value or names.get(vendor.ref_value, '')} GPU".strip()
+    return stats["device_type_string"].str_value if "device_type_string" in stats else ""
 
 
 def label_modules(modules: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from hbmwatch._xla.protos import XSpace, message_class
 from hbmwatch._xla.xspace import pack_modules
 from tests import programs
 from tests.cli.support import run
+from tests.xla.test_xprof_agreement import shared_profiles
 
 
 @programs.needs_xprof
@@ -128,7 +129,7 @@ def test_a_profile_of_a_known_tpu_has_its_limit(
     status, out, _ = run_peak(capsys, file, "--json", "--module", program.name, *options)
     report = OomReport.from_dict(json.loads(out))
     note = (
-        "The profile is of a TPU v5 lite, of which a program can use 15.75 GiB (measured with "
+        "A program can use 15.75 GiB of the device that was profiled (TPU v5 lite; measured with "
         "libtpu 0.0.50); --limit checks another limit."
     )
 
@@ -149,6 +150,35 @@ def test_a_program_of_the_cpu_in_the_profile_of_a_tpu_has_no_limit(
 
     assert (status, report.device) == (0, None)
     assert "TPU" not in out
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "limit_bytes", "size"),
+    [
+        ("v6e_jax_host_offload", "TPU v6 lite", 31996 * 2**20, "31.25 GiB"),
+        ("mi300x_jax_conv", "AMD GPU", 154606239744, "143.99 GiB"),
+        ("mi355x_jax_transformer_engine", "AMD GPU", 299944250900, "279.34 GiB"),
+    ],
+)
+def test_a_profile_with_allocations_has_the_allocators_limit(
+    capsys: pytest.CaptureFixture[str], name: str, kind: str, limit_bytes: int, size: str
+) -> None:
+    """Of real devices; `diff` knows it, too."""
+    files = [file for file in shared_profiles() if file.parts[-5] == name]
+    if not files:
+        pytest.skip("no profiles of real devices here; HBMWATCH_PROFILES can name their folder")
+    status, out, _ = run_peak(capsys, files[0], "--json")
+    report = OomReport.from_dict(json.loads(out))
+    note = (
+        f"A program can use {size} of the device that was profiled ({kind}; its allocator says so "
+        "in the profile); --limit checks another limit."
+    )
+
+    assert (status, report.notes[0], report.message.limit_bytes) == (0, note, None)
+    assert report.device is not None
+    assert (report.device.device_kind, report.device.limit_bytes) == (kind, limit_bytes)
+    _, out, _ = run(capsys, "diff", str(files[0]), str(files[0]), "--json")
+    assert json.loads(out)["limit_bytes"] == limit_bytes
 
 
 def test_the_peak_is_shown_although_the_findings_fail(

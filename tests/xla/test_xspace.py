@@ -57,7 +57,8 @@ def device(number: int, kind: str, name: str = "device_type_string") -> dict[str
     [
         ((device(0, "TPU v6 Lite"), device(1, "TPU v6 Lite")), {"TPU v6 Lite"}),
         ((device(0, "TPU v4"), plane(), device(1, "TPU v5")), {"TPU v4", "TPU v5"}),
-        ((device(0, "AMD", "device_vendor"),), set()),
+        ((device(0, "AMD", "device_vendor"), device(1, "AMD", "device_vendor")), {"AMD GPU"}),
+        ((device(0, "x", "core_details"),), set()),
         (({**device(0, "TPU v4"), "name": "/host:CPU"},), set()),
     ],
 )
