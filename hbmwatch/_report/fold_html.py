@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hbmwatch._records.folded import FoldedData, FoldedGroup
 
 _HEIGHT = 120  # of a strip, in its own units; a process is one unit wide
+_FEW = 100  # so many processes have a gap between them
 
 
 def folded_page(folded: FoldedData) -> str:
@@ -55,8 +56,9 @@ def _strip(group: FoldedGroup) -> str:
     )
     if band:
         caption += " A band from the bottom to the top marks a process that stands out."
+    few = ' class="few"' if len(group.processes) <= _FEW else ""
     return (
-        f'{heading}\n<svg viewBox="0 0 {len(group.processes)} {_HEIGHT}" '
+        f'{heading}\n<svg{few} viewBox="0 0 {len(group.processes)} {_HEIGHT}" '
         f'preserveAspectRatio="none" role="img" aria-label="{escape(caption, quote=True)}">'
         f'<path class="band" d="{band}"/><path class="alike" d="{_path(bars[False])}"/>'
         f'<path class="outlier" d="{_path(bars[True])}"/></svg>\n<p>{escape(caption)}</p>'

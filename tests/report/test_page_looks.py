@@ -63,6 +63,18 @@ def test_a_long_word_of_a_finding_breaks(show: Show) -> None:
     assert browser.execute_script("return document.documentElement.scrollWidth") == 390
 
 
+def test_nothing_of_a_finding_is_outside_of_its_card(show: Show) -> None:
+    """On a phone its figures are in lines of their own, which wrap."""
+    needs = dataclasses.replace(MESSAGE, used_bytes=1040 * 2**40, limit_bytes=16 * 2**30)
+    browser = show(dataclasses.replace(REPORT, message=needs), phone=True)
+    over = browser.execute_script(
+        "const card = document.querySelector('.findings .card').getBoundingClientRect();"
+        "return [...document.querySelectorAll('.findings .card *')]"
+        ".filter((e) => e.getBoundingClientRect().right > card.right).map((e) => e.textContent)"
+    )
+    assert over == []
+
+
 def test_a_row_on_a_phone_has_its_whole_source_line(show: Show) -> None:
     """The line of the code is what a reader looks for; the shape takes what is left."""
     named = op("x", 8, source="normalization_layers.py:133", shape="bf16[8,16,1024,1024]")

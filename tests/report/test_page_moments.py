@@ -262,17 +262,20 @@ def test_the_table_is_copied_as_text_and_as_csv(show: Show) -> None:
     assert texts(browser, "#copied") == ["1 rows copied"]
 
 
-def test_every_word_of_a_column_is_read_in_full(show: Show) -> None:
-    """Roles, shapes and lines of usual length are not cut."""
+@pytest.mark.parametrize("longest", ["parameters or optimizer state", "other temporaries"])
+def test_every_word_of_a_column_is_read_in_full(show: Show, longest: str) -> None:
+    """Roles, shapes and lines of usual length are not cut, nor are the words for small buffers."""
     ops = (
-        op("a", 64, role="parameters or optimizer state", source="transformer.py:1234",
+        op("a", 64, role=longest, source="transformer.py:1234",
            shape="bf16[16,2048,16,128]{3,2,1,0}"),
-        op("b", 32, role="residuals saved for backward"),
+        op("b", 32, role="gradients"),
+        PeakOp("", size_bytes=3000),
     )  # fmt: skip
     browser = show(OomReport(MESSAGE, peak(ops)))
     cut = browser.execute_script(
-        "return [...document.querySelectorAll('#table th, #table td')]"
-        ".filter((e) => !e.matches('.c-name, .gap td') && e.scrollWidth > e.clientWidth)"
-        ".map((e) => e.textContent)"
+        "return [...document.querySelectorAll('#table th, #table td')].filter((e) =>"
+        "!e.matches('.gap td') && getComputedStyle(e).overflowX !== 'visible' &&"
+        "e.scrollWidth > e.clientWidth).map((e) => e.textContent)"
     )
     assert cut == []
+    assert texts(browser, "#table .bare .c-name")[-1] == "buffers smaller than 16 KiB, combined"

@@ -2,6 +2,7 @@
 
 import { listenToAddress, readAddress, writeAddress } from "./address.mjs";
 import { chart, drawChart, drawLifetimes } from "./chart.mjs";
+import { fitColumns } from "./columns.mjs";
 import { listenToCopy } from "./copy.mjs";
 import { $, make } from "./dom.mjs";
 import { drawInspector, inspector } from "./inspector.mjs";
@@ -9,9 +10,7 @@ import { drawMap, listenToMap, map, markMap } from "./map.mjs";
 import { listenToFindings } from "./marks.mjs";
 import { drawMoment, listenToChart } from "./moment.mjs";
 import { listenToPrinting } from "./print.mjs";
-import {
-  drawTable, fitColumns, listenToTable, markTable, reveal, table,
-} from "./table.mjs";
+import { drawTable, listenToTable, markTable, reveal, table } from "./table.mjs";
 import { drawCount, drawTools, grouping, listenToTools, tools } from "./tools.mjs";
 import { View } from "./view.mjs";
 

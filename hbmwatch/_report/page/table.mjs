@@ -73,6 +73,7 @@ function tableRow(view, row, index) {
   const role = b.roleOf(i).name;
   const id = { role: "row", id: `row-${row.id}`, "aria-rowindex": index + 2, "data-id": row.id };
   const tr = make("tr", { ...id, class: view.groupWith(i)?.color ?? "r-other" });
+  tr.classList.toggle("bare", !b.text("shape", i) && !b.text("source", i));
   cellContents(view, row).forEach((content, n) => {
     tr.append(make("td", { class: COLUMNS[n][1], role: "gridcell" }, content));
   });
@@ -145,18 +146,6 @@ function drawHeads({ sortKey, ascending }) {
     const direction = ascending ? "ascending" : "descending";
     th.setAttribute("aria-sort", th.dataset.key === sortKey ? direction : "none");
   }
-}
-
-/** Make the columns of words as wide as their longest one, within bounds. */
-export function fitColumns({ b }) {
-  const longest = (texts) => texts.reduce((most, text) => Math.max(most, text.length), 0);
-  const used = (column) => [...new Set(b[column])].map((n) => withoutLayout(b.strings[n]));
-  const width = (least, most, texts, character, other) =>
-    `${Math.max(least, Math.min(most, longest(texts))) * character + other}px`;
-  const style = $("table").style;
-  style.setProperty("--role-width", width(8, 34, b.roles.map(({ name }) => name), 7, 18));
-  style.setProperty("--shape-width", width(10, 28, used("shape"), 7.7, 14));
-  style.setProperty("--source-width", width(11, 30, used("source"), 7.7, 14));
 }
 
 function moveInTable(view, event) {

@@ -130,8 +130,8 @@ export function drawTile({ group, box, i, more, lines, label }, number) {
 
 function labels(box, lines) {
   if (box.w < 58 || box.h < HEADER) return [];
-  const room = Math.floor((box.w - 12) / 6.9);
   return lines.slice(0, box.h < 38 ? 1 : 2).map((line, n) => {
+    const room = Math.floor((box.w - 12) / (n ? 6.9 : 7.7)); // the first line is bold
     const cut = line.length > room ? `${line.slice(0, Math.max(1, room - 1))}\u2026` : line;
     return draw("text", { class: n ? "" : "size", x: box.x + 7, y: box.y + 14 + 16 * n }, cut);
   });
