@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
 from hbmwatch._cli import budget, demo, diff, explain, fits, fold, largest, peak, plan, run, show
@@ -55,6 +57,21 @@ exit status:
   130  interrupted
   141  output pipe closed
 """
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal; an example stays on one line, so that it can be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """The lines of a text, each broken at spaces below its own first word."""
+        lines: list[str] = []
+        for line in text.splitlines():
+            is_example = line.startswith("  hbmwatch ")
+            match = re.match(r"\s*(?:\d+\s+)?", line)
+            hang = " " * (match.end() if match else 0)
+            broken = textwrap.wrap(line, width, subsequent_indent=hang, break_on_hyphens=False)
+            lines += [line] if is_example else broken or [""]
+        return "\n".join(f"{indent}{line}" for line in lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +123,7 @@ def _parser() -> Parser:
         prog="hbmwatch",
         description="Explain what filled device memory when a JAX program ran out of it.",
         epilog=f"example:\n  hbmwatch explain train.log\n\n{_EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument(
         "--version",
@@ -129,7 +146,7 @@ def _parser() -> Parser:
             help=command.purpose,
             description=command.description,
             epilog=command.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         command.add_arguments(subparser)
         add_color_option(subparser)

@@ -89,7 +89,7 @@ def _table(found: Sequence[Change], top: int, look: Look, grouping: str) -> list
         lines.append(look.strong(line) if is_large else line)
         shapes = _shapes(change) if grouping == "origin" else ""
         cells = [
-            counts(change),
+            *_counts(change, look.width - indent),
             clean(shapes, min(_SHAPES + max(0, extra), look.width - indent)),
         ]
         lines += packed(filter(None, cells), indent, look, "  ")
@@ -99,9 +99,11 @@ def _table(found: Sequence[Change], top: int, look: Look, grouping: str) -> list
     return lines
 
 
-def counts(change: Change) -> str:
-    """Count and size of the buffers, before and after."""
-    return f"{_count(change.before)} -> {_count(change.after)}"
+def _counts(change: Change, room: int) -> list[str]:
+    """Count and size of the buffers, before and after; in two parts if one has no room."""
+    before, after = f"{_count(change.before)} ->", _count(change.after)
+    both = f"{before} {after}"
+    return [both] if len(both) <= room else [before, after]
 
 
 def _count(group: Group) -> str:

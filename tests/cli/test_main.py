@@ -50,6 +50,21 @@ def test_the_help_lists_commands_and_exit_statuses(capsys: pytest.CaptureFixture
     assert "exit status:\n  0    done\n" in out
 
 
+@pytest.mark.parametrize("command", ["", "plan", "fits"])
+def test_the_help_is_as_wide_as_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """At 60 columns it says the same as at 200; an example stays on one line."""
+    shown = {}
+    for width in (60, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        shown[width] = run(capsys, *filter(None, (command, "--help")))[1]
+        prose = [line for line in shown[width].splitlines() if not line.startswith("  hbmwatch ")]
+        assert max(map(len, prose)) <= width
+    after_usage = [" ".join(text.partition("\n\n")[2].split()) for text in shown.values()]
+    assert after_usage[0] == after_usage[1]
+
+
 @pytest.fixture
 def places(tmp_path: Path, profile: Path) -> dict[str, str]:
     """Paths that something is wrong with."""

@@ -309,6 +309,19 @@ def test_the_text_is_as_wide_as_asked_for(width: int) -> None:
     ] == []
 
 
+def test_counts_without_room_for_both_are_on_two_lines() -> None:
+    """At 60 columns, by a grouping that sums buffers of several sizes."""
+    before = _summary(*[_op("a/dot", "a.py:1", n, number=n) for n in range(1, 16)])
+    after = _summary(*[_op("b/dot", "a.py:1", n, number=n) for n in range(1, 1200, 100)])
+    lines = diff_text(compared(before, after), look=Look(60), grouping="role").splitlines()
+
+    assert max(map(len, lines)) <= 60
+    assert [line.strip() for line in lines[-2:]] == [
+        "15 buffers, 120.00 GiB ->",
+        "12 buffers, 6.46 TiB",
+    ]
+
+
 # --- by group, and what was found -----------------------------------------------------------------
 
 
