@@ -115,6 +115,17 @@ def test_at_200_percent_nothing_is_lost(show: Show) -> None:
     assert browser.execute_script(width) == 0
     style = "return getComputedStyle(document.querySelector('.chart-card')).position"
     assert browser.execute_script(style) == "static"
+    # Each control that is scrolled to is on top of whatever else is at its place.
+    hidden = browser.execute_script(
+        "return [...document.querySelectorAll('button, select, input, a')].filter((e) => {"
+        "if (!e.checkVisibility() || e.matches('.skip')) return false;"
+        "e.scrollIntoView({block: 'center', inline: 'center'});"
+        "const box = e.getClientRects()[0];"
+        "const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];"
+        "const top = document.elementFromPoint(x, y);"
+        "return !e.contains(top) && !top?.contains(e) }).map((e) => e.outerHTML)"
+    )
+    assert hidden == []
 
 
 def test_without_motion_nothing_moves(show: Show) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,30 @@ def test_the_frame_fits_its_content(browser: Any, tmp_path: Path) -> None:
     assert len(set(heights)) == 2
     shown = [text.is_displayed() for text in browser.find_elements("css selector", "iframe + div")]
     assert shown == [False, False]
+    assert browser.get_log("browser") == []
+
+
+def test_a_frame_of_another_origin_around_the_cell_is_no_hindrance(
+    browser: Any, tmp_path: Path
+) -> None:
+    """Colab and VS Code put a cell's output into a frame, which knows nothing of the notebook."""
+    outer = escape(f"<!doctype html><body>{REPORT._repr_html_()}</body>", quote=True)
+    (tmp_path / "notebook.html").write_text(
+        f'<!doctype html><title>notebook</title><iframe sandbox="allow-scripts" '
+        f'style="width:900px;height:700px" srcdoc="{outer}"></iframe>',
+        encoding="utf-8",
+    )
+    browser.get((tmp_path / "notebook.html").as_uri())
+    browser.switch_to.frame(browser.find_element("tag name", "iframe"))
+    frame = browser.find_element("css selector", "iframe.hbmwatch")
+    text = browser.find_element("css selector", "iframe + div")
+    wait(browser).until(lambda _: not text.is_displayed())
+    height = frame.size["height"]
+    browser.switch_to.frame(frame)
+    found = (len(names(browser)), browser.execute_script(HEIGHTS))
+    browser.switch_to.default_content()
+
+    assert found == (6, [height, height])
     assert browser.get_log("browser") == []
 
 
