@@ -129,4 +129,4 @@ def wait(browser: Any) -> Any:
     """Waits for what a browser will show."""
     from selenium.webdriver.support.wait import WebDriverWait  # not at the top: pages need none
 
-    return WebDriverWait(browser, 60)
+    return WebDriverWait(browser, 240)  # the start of a server, on a machine that is busy
