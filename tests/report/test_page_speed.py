@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import sys
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,30 +69,80 @@ const next = (n) => {
 };
 next(0);
 """
-# Action -> seconds of script that it may take.
-BUDGETS = {SORT: 0.1, FILTER: 2 * 0.1, SCROLL: 0.1}
+# What a page of so many buffers may take, in processor seconds on an idle machine.
+BUDGETS = {
+    "save": 2,
+    "open": 1,
+    "sort": 0.1,
+    "filter and show all": 2 * 0.1,
+    "scroll": 0.1,
+    "a hundred frames": FRAMES / 60,
+    "print": 10,
+}
+# The same for any machine, busy or not: saving in terms of writing the JSON of the report, the
+# others in terms of sorting 300,000 numbers in the browser.
+SORT_NUMBERS = "Array.from({ length: 3e5 }, (_, i) => (i * 7919) % 1000003).sort((a, b) => a - b)"
+RATIOS = {
+    "save": 1,
+    "open": 8,
+    "sort": 1.5,
+    "filter and show all": 3,
+    "scroll": 1,
+    "a hundred frames": 15,
+    "print": 15,
+}
+
+
+def spent(browser: Any, report: OomReport, show: Show) -> dict[str, float]:
+    """Processor seconds of what a reader does with the page."""
+    found = {}
+    before = time.process_time()
+    show(report)
+    found["save"] = time.process_time() - before
+    found["open"] = seconds(browser, "Script")
+    for name, action in [("sort", SORT), ("filter and show all", FILTER), ("scroll", SCROLL)]:
+        before = seconds(browser, "Script")
+        act(browser, action)
+        found[name] = seconds(browser, "Script") - before
+    before = seconds(browser, "Task")
+    browser.execute_async_script(MOVE, FRAMES)  # script, layout and painting
+    found["a hundred frames"] = seconds(browser, "Task") - before
+    before = seconds(browser, "Task")
+    browser.execute_cdp_cmd("Page.printToPDF", A4)
+    found["print"] = seconds(browser, "Task") - before
+    return found
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_buffers_are_small_and_fast(
-    show: Show, timed: Any, tmp_path: Path
-) -> None:
-    """Only visible rows, a few hundred tiles and one step per pixel become elements or paths; the
-    file is small, and opening, sorting, filtering, pointing and printing are quick."""
+def test_the_time_is_in_proportion_to_the_buffers(show: Show, timed: Any) -> None:
+    """Beside other work on as many values, none of it takes long."""
     report = large_report(COUNT)
     before = time.process_time()
-    browser = show(report)
-    assert time.process_time() - before < (2 if sys.gettrace() is None else 6)  # with coverage
-    assert (tmp_path / "report.html").stat().st_size < 5e6
-    assert seconds(browser, "Script") < 1
-    for action, most in BUDGETS.items():
-        before = seconds(browser, "Script")
-        act(browser, action)
-        assert seconds(browser, "Script") - before < most, action
-    before = seconds(browser, "Task")
-    browser.execute_async_script(MOVE, FRAMES)  # script, layout and painting
-    assert seconds(browser, "Task") - before < FRAMES / 60
+    json.dumps(report.to_dict())
+    units = {"save": time.process_time() - before}
+    found = spent(timed, report, show)
+    before = seconds(timed, "Task")
+    act(timed, SORT_NUMBERS)
+    in_browser = seconds(timed, "Task") - before
 
+    ratios = {name: took / units.get(name, in_browser) for name, took in found.items()}
+    assert {name: ratio for name, ratio in ratios.items() if ratio > RATIOS[name]} == {}
+
+
+@pytest.mark.benchmark
+def test_a_page_of_very_many_buffers_answers_at_once(show: Show, timed: Any) -> None:
+    """Opening, sorting, filtering, pointing and printing keep within their budgets."""
+    found = spent(timed, large_report(COUNT), show)
+
+    assert {name: took for name, took in found.items() if took > BUDGETS[name]} == {}
+
+
+@pytest.mark.slow
+def test_the_page_of_a_hundred_thousand_buffers_is_small(show: Show, tmp_path: Path) -> None:
+    """Only visible rows, a few hundred tiles and one step per pixel become elements or paths; the
+    file is small, and so is what is printed."""
+    browser = show(large_report(COUNT))
+    assert (tmp_path / "report.html").stat().st_size < 5e6
     assert len(names(browser)) < 100
     assert browser.execute_script("return document.querySelectorAll('*').length") < 3000
     longest = "return Math.max(...[...document.querySelectorAll('path')].map((p) => "
@@ -100,9 +150,7 @@ def test_a_hundred_thousand_buffers_are_small_and_fast(
     more = [text for text in texts(browser, "#map text.size") if "more" in text]
     assert more == [f"and {COUNT - 400:,} more"]
 
-    before = seconds(browser, "Task")
     pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", A4)["data"])
-    assert seconds(browser, "Task") - before < 10
     assert 2 <= pdf.count(b"/Type /Page\n") < 12
 
     by_shape = "const s = document.getElementById('by'); s.value = 'shape';"
