@@ -258,7 +258,7 @@ class ProgramFacts:
         7. Of several lengths, the one with the most bytes at the peak that scale with it.
         """
         fixed = self._fixed_lengths
-        gradients = self._gradients
+        gradients = self.gradients
         by_length: dict[int, list[Argument]] = {}
         for argument in self.arguments:
             if argument.number in self.state or argument.dims in gradients:
@@ -276,7 +276,7 @@ class ProgramFacts:
         return Batch((), 0, 0)
 
     @functools.cached_property
-    def _gradients(self) -> frozenset[tuple[int, ...]]:
+    def gradients(self) -> frozenset[tuple[int, ...]]:
         """The dimensions of the outputs that are gradients."""
         outputs = (live for live in self.live if live.op.kind == "output")
         return frozenset(live.dims for live in outputs if is_backward(live.context))
@@ -287,7 +287,7 @@ class ProgramFacts:
         looped = looped_over(self.buffers.graph)
         lengths = {a.dims[0] for a in self.arguments if a.number in looped and a.dims}
         for argument in self.arguments:
-            weights = argument_role(argument.path) in _WEIGHTS or argument.dims in self._gradients
+            weights = argument_role(argument.path) in _WEIGHTS or argument.dims in self.gradients
             lengths.update(argument.dims[not (argument.number in self.state or weights) :])
         return frozenset(lengths)
 

@@ -71,6 +71,18 @@ class LoopBuffers:
         filled = self._filled(loop, len(root.operand_ids)) if writes else {}
         return min((filled[w] for w in writes if w in filled), default=(0, None))[1]
 
+    def replaced(self, instruction: HloInstructionProto) -> HloInstructionProto | None:
+        """What the body of the loop that a value enters computes as its next value; None if none.
+
+        Args:
+            instruction: The instruction that makes the value.
+        """
+        start = self._enters(instruction, ()) if self.graph.loops else None
+        if start is None:
+            return None
+        loop, position = self._fills[start]
+        return None if self.graph.keeps(loop, position) else self._next(loop, position)
+
     def _filled(
         self, loop: HloInstructionProto, positions: int
     ) -> dict[int, tuple[int, LoopBuffer]]:
@@ -115,26 +127,32 @@ class LoopBuffers:
 
     def _buffer_at(self, loop: HloInstructionProto, position: int) -> LoopBuffer | None:
         """The buffer at a position of a loop's tuple, if the body writes a slice there."""
+        update = self._next(loop, position)
+        if update is None:
+            return None
+        slice_of = self.graph.root(update)
+        length = self._length(slice_of) if slice_of.opcode == "dynamic-update-slice" else 0
+        if length <= 1:
+            return None
+        start = self._start(loop, position)
+        given = start is not None and self.graph.is_argument(start)
+        named = slice_of.metadata.op_name or update.metadata.op_name
+        context = named.rpartition("/body")[0] or loop.metadata.op_name
+        return LoopBuffer(loop, update, length, given, context)
+
+    def _next(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
+        """What the body of a loop computes for a position of its tuple, behind copies."""
         for called in loop.called_computation_ids:
             body = self.graph.program.computations.get(called)
             root = self.graph.find(body.root_id) if body is not None else None
             if root is None or root.opcode != "tuple" or position >= len(root.operand_ids):
                 continue
-            update = self.graph.find(root.operand_ids[position])
+            made = self.graph.find(root.operand_ids[position])
             for _ in range(MOST_STEPS):
-                if update is None or update.opcode not in ("copy", "bitcast", "copy-done"):
+                if made is None or made.opcode not in ("copy", "bitcast", "copy-done"):
                     break
-                update = self.graph.first(update)
-            if update is None:
-                continue
-            slice_of = self.graph.root(update)
-            length = self._length(slice_of) if slice_of.opcode == "dynamic-update-slice" else 0
-            if length > 1:
-                start = self._start(loop, position)
-                given = start is not None and self.graph.is_argument(start)
-                named = slice_of.metadata.op_name or update.metadata.op_name
-                context = named.rpartition("/body")[0] or loop.metadata.op_name
-                return LoopBuffer(loop, update, length, given, context)
+                made = self.graph.first(made)
+            return made
         return None
 
     def _start(self, loop: HloInstructionProto, position: int) -> HloInstructionProto | None:
@@ -189,11 +207,15 @@ class LoopBuffers:
         return max((whole for whole, part in pairs if part < whole), default=0)
 
     def written(self, filled: LoopBuffer) -> HloInstructionProto:
-        """The instruction whose result a loop writes into its buffer."""
+        """The instruction whose result a loop writes into its buffer.
+
+        A loop inside may only pass the value on.
+        """
         caller = filled.update
         operands = self.graph.operands(self.graph.root(caller))
         value = operands[1] if len(operands) > 1 else caller
         for _ in range(MOST_STEPS):
+            value = self.graph.copied(value) or value
             if value.opcode == "parameter":
                 outside = self.graph.passed(caller, value)
                 if outside is None or self.graph.fused(caller) is None:

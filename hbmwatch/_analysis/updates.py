@@ -10,8 +10,8 @@ from hbmwatch._xla.protos import HloComputationProto, HloInstructionProto
 
 # After one of these opcodes, a value is no longer computed element by element.
 _MIXES = frozenset(
-    "dot convolution reduce reduce-window sort gather custom-call rng rng-bit-generator iota "
-    "constant broadcast all-reduce all-gather scatter".split()
+    "dot convolution reduce reduce-window sort gather rng rng-bit-generator iota constant "
+    "broadcast all-reduce all-gather".split()
 )
 # A custom call of XLA:TPU that concatenates the slices of a prefetched array.
 _PREFETCHED = "ConcatBitcast"
@@ -98,13 +98,32 @@ def _operands(
         return _sliced(graph, instruction), 0
     inner = graph.fused(instruction)
     if inner is None:
-        return ([] if opcode in _MIXES else graph.operands(instruction)), 0
+        found = map(graph.find, _above(instruction, index))
+        return [operand for operand in found if operand is not None], 0
     if instruction.id not in known:
         known[instruction.id] = _masks(inner)
     masks = known[instruction.id]
     mask = masks[index if index < len(masks) else 0] if masks else 0
-    found = (graph.find(o) for i, o in enumerate(instruction.operand_ids[:]) if mask >> i & 1)
-    return [operand for operand in found if operand is not None], 0
+    passed = [o for i, o in enumerate(instruction.operand_ids[:]) if mask >> i & 1]
+    return [operand for operand in map(graph.find, passed) if operand is not None], 0
+
+
+def _above(instruction: HloInstructionProto, index: int = 0) -> Sequence[int]:
+    """The ids of the operands that a result is computed from element by element.
+
+    A scatter and the kernel of a custom call may write a part of an operand in place.
+    """
+    operands = instruction.operand_ids[:]
+    if instruction.opcode == "scatter":
+        return operands[: len(operands) // 2]  # the others are the index, and what to write
+    if instruction.opcode == "custom-call":
+        alike = instruction.output_operand_aliasing
+        return [
+            operands[a.operand_index]
+            for a in alike
+            if [*a.output_shape_index] in ([], [index]) and a.operand_index < len(operands)
+        ]
+    return () if instruction.opcode in _MIXES else operands
 
 
 def _sliced(graph: Graph, whole: HloInstructionProto) -> list[HloInstructionProto]:
@@ -128,8 +147,8 @@ def _masks(inner: HloComputationProto) -> list[int]:
         if opcode == "parameter":
             # A damaged program may number them without bounds, or below 0.
             masks[number] = 1 << (instruction.parameter_number % len(inner.instructions))
-        elif opcode not in _MIXES:
-            operands = instruction.operand_ids[:]
+        else:
+            operands = _above(instruction)
             mask = 0
             for operand in operands:
                 mask |= masks.get(operand, 0)

@@ -81,6 +81,8 @@ class BufferAdvice(Advice):
         even_if_padded: Whether it also applies to a buffer that is mostly padding.
         reads_origin: Whether its rule reads the origin of the buffer.
         by_blocks: Whether the remedy goes over blocks, whose values a backward pass would keep.
+        of_results: The remedy where most of the buffers are results of the program, which the usual
+            one leaves as large; "": it makes results smaller, too.
         line_for: Gives the line of the title as " at train.py:7"; None: that of most bytes.
         counts_steps: Whether the length of a loop buffer is the number of steps of the loop.
         detail: What the evidence says of the largest buffer in addition, as a clause; None for
@@ -96,6 +98,7 @@ class BufferAdvice(Advice):
     reads_origin: bool = True
     remedy_for: Callable[[Sequence[Candidate]], str] | None = None
     by_blocks: bool = False
+    of_results: str = ""
     line_for: Callable[[Sequence[Candidate]], str] | None = None
     counts_steps: bool = True
     detail: Callable[[LiveBuffer, ProgramFacts], str] | None = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Batch
 from hbmwatch._analysis.live_buffers import LiveBuffer
-from hbmwatch._findings import donation, state_copies
+from hbmwatch._findings import donation, training_state
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.fitting_batch import (
     batch_paths,
@@ -28,8 +28,6 @@ from hbmwatch._xla.types import float_bits
 ADVICE = Advice(slug="aggregate", prior_weight=0.3, link=ERROR_1000, change="half-batch")
 # A batch that scales less than half of the bytes over the limit is not what has to be smaller.
 LEAST_SHARE_OF_OVER_LIMIT = 0.5
-# The state of a training step that is half of the peak is what fills it.
-LEAST_SHARE_OF_STATE = 0.5
 # Equal buffers that are more than half of what the other findings leave are named.
 LEAST_SHARE_OF_REST = 0.5
 # Beside other findings, a group below a tenth of the peak is not what is missing.
@@ -59,8 +57,6 @@ def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
     largest = _largest_group(facts, others)
     if others and not scales and all_bytes(largest) < facts.minimum_saving_bytes:
         return None
-    if not (others or scales) and (finding := _state_finding(facts)) is not None:
-        return finding
     title, evidence = _describe_peak(facts, others, largest, scales)
     if scales:
         evidence = f"{evidence} {_describe_batch(facts, batch)}".strip()
@@ -76,26 +72,6 @@ def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
     )
 
 
-def _state_finding(facts: ProgramFacts) -> Finding | None:
-    """The finding on a training step whose state, of several arrays a parameter, is most of it."""
-    state = state_copies.state_of(facts)
-    least = LEAST_SHARE_OF_STATE * facts.peak_bytes
-    if state.size_bytes < least or state.copies < 2 or not facts.buffers.differentiated:
-        return None
-    share = round(100 * state.size_bytes / facts.peak_bytes)
-    return ADVICE.finding(
-        title=f"The state that is returned updated takes {share}% of the peak: "
-        f"{state.copies} arrays of the largest shape ({state.paths})",
-        evidence=state_copies.describe(facts, state),
-        remedy=f"Shard the state over more devices (NamedSharding, FSDP), or "
-        f"{state_copies.smaller(state)}.",
-        saves_bytes=None,
-        certainty="hint",
-        will_not_help="a smaller batch or jax.checkpoint: neither makes the state smaller",
-        change="",
-    )
-
-
 def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) -> str:
     """What to change: the batch only where there is one, gradients only where they exist.
 
@@ -108,8 +84,8 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
         trains = is_training_batch(facts)
         how = ": optax.MultiSteps" if uses(facts, "optax") else ""
         # A state with an accumulator shows that the program does so already.
-        copies = state_copies.state_of(facts).copies
-        hint = trains and copies != state_copies.COPIES_WITH_ACCUMULATOR
+        copies = facts.once(training_state.state_of).copies
+        hint = trains and copies != training_state.COPIES_WITH_ACCUMULATOR
         micro = f" (accumulate gradients over micro-batches{how})" if hint else ""
         changes.append(f"{smaller_batch(facts)}{micro}")
     elif kinds == {"output"}:

@@ -9,8 +9,9 @@ from hbmwatch._analysis.leaves import Argument
 from hbmwatch._findings import replication
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.libraries import uses
-from hbmwatch._findings.phrases import ERROR_1000, list_some, mesh_exists, plural, short_paths
+from hbmwatch._findings.phrases import ERROR_1000, largest_paths, list_some, mesh_exists, plural
 from hbmwatch._findings.rows import rows_of
+from hbmwatch._findings.training_state import in_trees, optimizers, state_of
 from hbmwatch._records.report import Finding
 from hbmwatch._records.roles import OPTIMIZER, argument_role
 from hbmwatch._records.sizes import format_size
@@ -34,10 +35,17 @@ def _less(facts: ProgramFacts, largest: Sequence[Argument]) -> str:
         return "allocate the cache for a shorter length or fewer sequences"
     what = "optimizer state" if OPTIMIZER in sizes else "some of them"
     smaller = ""
-    if 2 * sizes.get(OPTIMIZER, 0) >= sum(sizes.values()):
-        optax = " (optax.adafactor, optax.lion)" if uses(facts, "optax") else ""
-        smaller = f", or use an optimizer that holds less than two moments{optax}"
+    if named := optimizers(facts, "optax." if uses(facts, "optax") else ""):
+        smaller = f", or use an optimizer that holds less than the two moments of Adam ({named})"
     return f"keep {what} in host memory{smaller}"
+
+
+def _state(facts: ProgramFacts) -> str:
+    """What the state of a training step consists of, as a sentence; "" for another program."""
+    state = facts.once(state_of)
+    if state.copies < 2:
+        return ""
+    return f" What is returned updated: {in_trees(state)}."
 
 
 def find(facts: ProgramFacts) -> Finding | None:
@@ -60,12 +68,13 @@ def find(facts: ProgramFacts) -> Finding | None:
         smaller.append(f"{each} if sharded over {devices} times as many devices")
     they = "It" if len(largest) == 1 else "They"
     would = f" {they} would take {', or '.join(smaller)}." if smaller else ""
-    paths = list_some(short_paths(a.path for a in largest))
+    paths = list_some(largest_paths(largest))
     take = "takes" if len(largest) == 1 else "take"
     return ADVICE.finding(
         title=f"The arguments alone take {format_size(total)}; the device has {format_size(limit)}",
         evidence=f"{plural(len(largest), 'argument leaf')} ({paths}) {take} "
-        f"{format_size(total)} per device before the program computes anything.{would}",
+        f"{format_size(total)} per device before the program computes anything.{_state(facts)}"
+        f"{would}",
         remedy="Shard the arguments over more devices (NamedSharding, FSDP), keep them in a "
         f"narrower dtype, or {_less(facts, largest)}.",
         saves_bytes=total - total // devices,

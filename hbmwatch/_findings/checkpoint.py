@@ -19,6 +19,7 @@ from hbmwatch._findings.saved import (
 )
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._xla.protos import HloInstructionProto
 
 ADVICE = Advice(slug="checkpoint", prior_weight=1.5, link=CHECKPOINT)
 # Op_names of a checkpointed layer in a loop that is checkpointed as a whole.
@@ -38,8 +39,8 @@ def find(facts: ProgramFacts) -> Finding | None:
         for live in facts.buffers.saved
         if _layers(facts, live) >= LEAST_NESTED_LAYERS and is_layer_input(facts, live)
     ]
-    nested = any(_NESTED.search(name) for name in facts.buffers.op_names)
-    if not nested and all_bytes(inputs) >= LEAST_SHARE_OF_INPUTS * facts.peak_bytes:
+    fill = all_bytes(inputs) >= LEAST_SHARE_OF_INPUTS * facts.peak_bytes
+    if fill and not any(_is_nested(facts, live) for live in inputs):
         return _every_input(facts, inputs)
     coarse = [
         live
@@ -101,6 +102,30 @@ def _policy(saved: Sequence[LiveBuffer]) -> Finding:
         will_not_help="everything_saveable or dots_saveable (checkpoint_dots): both save nearly "
         "all",
     )
+
+
+def _is_nested(facts: ProgramFacts, live: LiveBuffer) -> bool:
+    """Whether the checkpoint whose inputs a buffer has goes around several layers.
+
+    These are a loop that carries what goes into each of them; a loop over blocks within a layer
+    carries something else.
+    """
+    filled, buffers = live.loop_buffer, facts.buffers
+    if filled is None:
+        return any(_NESTED.search(name) for name in buffers.op_names)
+    step = [size for size in live.dims[1:] if size > 1]
+    inner = (loop for loop in buffers.graph.loops if _is_inside(facts, loop, filled.loop))
+    return any(
+        [size for size in shape.dimensions if size > 1] == step
+        for loop in inner
+        for shape in buffers.loop_buffers.carried(loop)
+    )
+
+
+def _is_inside(facts: ProgramFacts, loop: HloInstructionProto, outer: HloInstructionProto) -> bool:
+    """Whether a loop is in the body of another one."""
+    around, _ = facts.buffers.graph.loop_of(loop)
+    return around is not None and around.id == outer.id
 
 
 def _layers(facts: ProgramFacts, live: LiveBuffer) -> int:

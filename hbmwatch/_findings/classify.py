@@ -25,6 +25,7 @@ from hbmwatch._findings import (
     constant,
     dtype,
     gathered_rows,
+    gradients,
     host_fetch,
     jacobian,
     layout_copy,
@@ -81,6 +82,8 @@ RULES = (
     Rule(callback.ADVICE, callback.is_sent_to_host),
     Rule(host_fetch.ADVICE, host_fetch.is_fetched),
     Rule(layout_copy.ADVICE, layout_copy.is_copied_state),
+    Rule(gradients.ADVICE, gradients.is_stacked),
+    Rule(gradients.SUM_ADVICE, gradients.is_sum),
     Rule(None, stacked_outputs.is_loop_state),
     Rule(stacked_outputs.STATE_ADVICE, stacked_outputs.is_carried),
     Rule(stacked_outputs.CARRY_ADVICE, stacked_outputs.is_updated_input),
@@ -108,6 +111,7 @@ RULES = (
     Rule(pairwise.ADVICE, _all_rows(pairwise.combines_two_arrays)),
     Rule(samples.ADVICE, _whole(samples.is_mapped)),
     Rule(gathered_rows.ADVICE, _whole(gathered_rows.gathers_matrices)),
+    Rule(gathered_rows.REDUCED_ADVICE, _whole(gathered_rows.gathers_to_reduce)),
     Rule(random_bits.ADVICE, random_bits.is_random_bits),
 )
 
@@ -201,15 +205,38 @@ def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
     """The finding on all buffers of one slug."""
     buffers = [live for candidate in found for live in candidate.buffers]
     at = advice.line_for(found) if advice.line_for else at_line(buffers)
+    freed = [live for live in buffers if not _is_kept(advice, live)]
+    kept = all_bytes(buffers) - all_bytes(freed)
+    of_results = 2 * kept > all_bytes(buffers)
+    freed = buffers if of_results else freed
     return advice.finding(
         title=advice.title.format(at=at),
         evidence=_evidence(advice, found, buffers),
-        remedy=(advice.remedy_for(found) if advice.remedy_for is not None else advice.remedy)
-        + (_IN_BACKWARD if advice.by_blocks and found[0].facts.buffers.differentiated else "")
+        remedy=(advice.of_results if of_results else _remedy(advice, found, kept))
         + offered(found[0].facts, advice.slug, buffers),
-        saves_bytes=advice.freed_for(found) if advice.freed_for else advice.freed_bytes(buffers),
-        buffers=buffers,
+        saves_bytes=advice.freed_for(found) if advice.freed_for else advice.freed_bytes(freed),
+        buffers=freed,
     )
+
+
+def _is_kept(advice: BufferAdvice, live: LiveBuffer) -> bool:
+    """Whether a remedy leaves a buffer as large as it is: a result of the program."""
+    return bool(advice.of_results) and live.op.kind == "output"
+
+
+def _remedy(advice: BufferAdvice, found: Sequence[Candidate], kept: int) -> str:
+    """What to change, and what stays as large.
+
+    Args:
+        advice: The advice.
+        found: The buffers that it is about.
+        kept: The bytes of those that the remedy leaves as large.
+    """
+    text = advice.remedy_for(found) if advice.remedy_for is not None else advice.remedy
+    if kept:
+        text += f" The results of the program among them ({format_size(kept)}) stay as large."
+    differentiated = found[0].facts.buffers.differentiated
+    return text + (_IN_BACKWARD if advice.by_blocks and differentiated else "")
 
 
 def _evidence(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Argument, Output
 from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import DONATION, list_some, plural, short_paths
+from hbmwatch._findings.phrases import DONATION, largest_paths, list_some, plural
 from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.paths import path_prefix
 from hbmwatch._records.report import Finding
@@ -39,9 +39,9 @@ def find(facts: ProgramFacts) -> Finding | None:
     unchanged = [argument for argument, output in pairs if _is_returned(facts, argument, output)]
     updated = [argument for argument, _ in pairs if argument not in unchanged]
     larger = max(unchanged, updated, key=_bytes)
-    some = list_some(short_paths(argument.path for argument in larger))
+    some = list_some(largest_paths(larger))
     what = f"Do not return {some} unchanged" if larger is unchanged else f"Donate {some}"
-    keyword = f"jax.jit(..., {donate_keyword(short_paths(a.path for a, _ in pairs))})"
+    keyword = f"jax.jit(..., {donate_keyword([a.path for a, _ in pairs])})"
     if any(a.leaf is not None and a.leaf.path.startswith(_EQUINOX) for a, _ in pairs):
         keyword = 'equinox.filter_jit(..., donate="all")'
     state = "the state" if facts.buffers.differentiated else "it" if len(pairs) == 1 else "them"
@@ -83,7 +83,7 @@ def _is_returned(facts: ProgramFacts, argument: Argument, output: Output) -> boo
 
 def _evidence(arguments: Sequence[Argument], how: str, why: str) -> str:
     """How many arguments are returned, how, and why they exist twice."""
-    paths = list_some(short_paths(argument.path for argument in arguments))
+    paths = list_some(largest_paths(arguments))
     are, their = ("is", "its") if len(arguments) == 1 else ("are", "their")
     return (
         f"{plural(len(arguments), 'argument leaf')} ({format_size(_bytes(arguments))}: {paths}) "
@@ -120,6 +120,7 @@ def undonated(facts: ProgramFacts) -> list[tuple[Argument, Output]]:
 def donate_keyword(paths: Sequence[str]) -> str:
     """The keyword of jit that donates what the paths begin with: donate_argnames='state'."""
     names = list(dict.fromkeys(path_prefix(path, 1) for path in paths))
-    if not all(name.isidentifier() for name in names):
+    # JAX calls the arguments of a function without names "args".
+    if not all(name.isidentifier() and name != "args" for name in names):
         return "donate_argnums=..."
     return f"donate_argnames={names[0]!r}" if len(names) == 1 else f"donate_argnames={tuple(names)}"

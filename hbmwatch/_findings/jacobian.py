@@ -30,6 +30,8 @@ ADVICE = BufferAdvice(
     title="A Jacobian (or Hessian) is computed for its whole basis at once{at}",
     remedy=f"{_MODE}, {_PRODUCTS}, or jax.lax.map over the basis in chunks.",
     remedy_for=_remedy,
+    of_results=f"The matrix is a result of the program: return {_PRODUCTS}, shard it, or call the "
+    "function for a part of the basis at a time and move each part to host memory.",
     link="https://docs.jax.dev/en/latest/jacobian-vector-products.html",
     will_not_help="jax.checkpoint alone: it frees only values that a backward pass reads later",
 )

@@ -68,7 +68,7 @@ def is_copied_state(candidate: Candidate) -> bool:
     first = candidate.first
     if first.loop_buffer is None or first.instruction.opcode not in ("copy", "transpose"):
         return False
-    if first.op.kind != "temporary":
+    if first.op.kind != "temporary" or not _keeps_type(candidate):
         return False
     source = source_of(candidate.facts.buffers.graph, first.instruction)
     is_argument = candidate.facts.buffers.graph.is_argument(source)
@@ -83,10 +83,18 @@ def is_moved_argument(candidate: Candidate) -> bool:
     """Whether a temporary is an argument that was only moved."""
     if candidate.first.op.kind != "temporary" or not candidate.is_argument:
         return False
-    if not _has_dimensions(candidate) or (_is_rewritten(candidate) and not _is_reused(candidate)):
+    if not _keeps_type(candidate) or not _has_dimensions(candidate):
+        return False
+    if _is_rewritten(candidate) and not _is_reused(candidate):
         return False
     shapes = {_layout(shape_text(end.instruction.shape)) for end in candidate.origin.ends}
     return candidate.origin.chain <= _ONLY_MOVES and _layout(candidate.first.op.shape) not in shapes
+
+
+def _keeps_type(candidate: Candidate) -> bool:
+    """Whether a buffer has the element type of the argument: else it is a cast."""
+    source = source_of(candidate.facts.buffers.graph, candidate.first.instruction)
+    return candidate.first.element_type == source.shape.element_type
 
 
 def _is_reused(candidate: Candidate) -> bool:

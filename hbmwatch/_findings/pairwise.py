@@ -10,7 +10,7 @@ from hbmwatch._analysis.graph import MOVES, elements
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.phrases import LAX_MAP
+from hbmwatch._findings.phrases import LAX_MAP, OF_RESULTS
 from hbmwatch._findings.random_bits import THREEFRY_OPCODES
 from hbmwatch._records.report import Finding
 from hbmwatch._xla.protos import HloInstructionProto
@@ -56,6 +56,7 @@ ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit or vmap: the compiler keeps the all-pairs buffer either way",
     by_blocks=True,
+    of_results=OF_RESULTS,
 )
 GATHER_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
@@ -68,6 +69,7 @@ GATHER_ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit or vmap, and a transposed array: the gathered rows exist in full either way",
     by_blocks=True,
+    of_results=OF_RESULTS,
     even_if_padded=True,
 )
 GRAM_ADVICE = BufferAdvice(
@@ -80,6 +82,7 @@ GRAM_ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit: the compiler does not look for the entries that are used",
     by_blocks=True,
+    of_results=OF_RESULTS,
 )
 # Below 16 times its factors, a product of rows may be a layer whose weights are transposed.
 LEAST_GROWTH = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hbmwatch._analysis.leaves import Argument
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.text import clean
@@ -16,6 +17,12 @@ SHARDING = (
     "https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html"
 )
 
+# The remedy for a result of the program where others go over blocks.
+OF_RESULTS = (
+    "Blocks alone do not make a result of the program smaller. Reduce it inside of the blocks (to "
+    "a sum, or to the largest entries), shard it, or call the function for one block at a time and "
+    "move each result to host memory."
+)
 # Nobody can shard an array over more devices than the largest meshes have.
 MOST_DEVICES = 4096
 
@@ -56,6 +63,15 @@ def short_paths(paths: Iterable[str]) -> list[str]:
             keys.pop()
         short.append("".join(keys))
     return list(dict.fromkeys(short))
+
+
+def largest_paths(arguments: Iterable[Argument]) -> list[str]:
+    """The short paths of arguments, that with the most bytes first."""
+    sizes: dict[str, int] = {}
+    for argument in arguments:
+        (path,) = short_paths([argument.path])
+        sizes[path] = sizes.get(path, 0) + argument.size_bytes
+    return sorted(sizes, key=lambda path: -sizes[path])
 
 
 def top_lines(buffers: Sequence[LiveBuffer], most: int = 2) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -21,10 +22,12 @@ from hbmwatch._findings import (
     padding,
     replication,
     residuals,
+    training_state,
     vmem,
     zero_gradients,
 )
 from hbmwatch._findings.advice import Advice
+from hbmwatch._findings.changes import can_try
 from hbmwatch._records.report import Finding
 
 # If the program is only a little over the limit, a remedy that frees two fifths of the peak counts
@@ -48,6 +51,7 @@ FINDERS: tuple[Finder, ...] = (
     checkpoint.find,
     residuals.find,
     dtype.find,
+    training_state.find,
 )
 # It is tried only if no other finding is worth reporting.
 LAST_FINDERS: tuple[Finder, ...] = (long_lived.find,)
@@ -68,6 +72,7 @@ _OF_PROGRAMS = (
     dtype,
     long_lived,
     zero_gradients,
+    training_state,
     aggregate,
     vmem,
 )
@@ -105,6 +110,7 @@ def find_findings(
     worth = _worth_reporting(facts, found)
     rest = attempt(functools.partial(aggregate.find, others=worth), None)
     worth += [rest] if rest is not None else []
+    worth = [f if can_try(facts, f.change) else dataclasses.replace(f, change="") for f in worth]
     return tuple(
         sorted(
             worth,

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from hbmwatch._analysis.live_buffers import is_backward
-from hbmwatch._findings.advice import BufferAdvice, all_bytes
+from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.pairwise import is_gradient_per_example, multiplies_rows
 from hbmwatch._findings.phrases import LAX_MAP
 from hbmwatch._findings.random_bits import RANDOM_NAMES
-from hbmwatch._records.sizes import format_size
 
 # A layer's weights are a matrix, maybe one of a stack.
 LEAST_RANK = 2
 _CHUNKS = "jax.lax.map(f, xs, batch_size=...) instead of jax.vmap"
-
-
-def _remedy(found: Sequence[Candidate]) -> str:
-    """What to change: chunks do not make a result smaller."""
-    returned = _returned(found)
-    if not returned:
-        return ADVICE.remedy
-    if len(returned) < len(found):
-        size = format_size(sum(all_bytes(c.buffers) for c in returned))
-        return f"{ADVICE.remedy} The results of the program among them ({size}) stay as large."
-    return (
-        "Chunks alone do not make a result of the program smaller. Reduce it inside the chunks "
-        f"({_CHUNKS}, with an f that returns a mean or less), shard it, or call the function for "
-        "one chunk at a time and move each result to host memory."
-    )
-
-
-def _returned(found: Sequence[Candidate]) -> list[Candidate]:
-    """The buffers that are results of the program."""
-    return [candidate for candidate in found if candidate.first.op.kind == "output"]
-
-
-def _freed(found: Sequence[Candidate]) -> int:
-    """The bytes that chunks free; those of results only where there is nothing else to free."""
-    returned = _returned(found)
-    freed = [c for c in found if c not in returned] or found
-    return sum(all_bytes(candidate.buffers) for candidate in freed)
+_OF_RESULTS = (
+    "Chunks alone do not make a result of the program smaller. Reduce it inside the chunks "
+    f"({_CHUNKS}, with an f that returns a mean or less), shard it, or call the function for one "
+    "chunk at a time and move each result to host memory."
+)
 
 
 ADVICE = BufferAdvice(
@@ -50,19 +26,17 @@ ADVICE = BufferAdvice(
     prior_weight=1.6,
     title="A vmap computes all of its results at once{at}",
     remedy=f"Go over the mapped axis in chunks: {_CHUNKS}, and reduce inside.",
-    remedy_for=_remedy,
-    freed_for=_freed,
+    of_results=_OF_RESULTS,
     link=LAX_MAP,
     will_not_help="jit alone: vmap is the same as writing out the batch dimension",
 )
-
-
 GRADIENTS_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=ADVICE.prior_weight,
     title="The gradients of all examples exist at once{at}: a vmap around a gradient",
     remedy="Go over the examples in chunks, and reduce inside (clip and add, or take norms): "
     f"{_CHUNKS}, or a scan over micro-batches that carries the sum.",
+    of_results=_OF_RESULTS,
     link=LAX_MAP,
     will_not_help="jax.checkpoint: each of these is a result of the backward pass, and as large as "
     "the weights",

@@ -172,6 +172,11 @@ class OpSharding(Message):
     named_sharding: Annotated[NamedShardingProto, 14]
 
 
+class OutputOperandAliasing(Message):
+    output_shape_index: Annotated[Ints, 1]
+    operand_index: Annotated[int, 2]
+
+
 class HloInstructionProto(Message):
     name: Annotated[str, 1]
     opcode: Annotated[str, 2]
@@ -183,6 +188,7 @@ class HloInstructionProto(Message):
     id: Annotated[int, 35]
     operand_ids: Annotated[Ints, 36]
     called_computation_ids: Annotated[Ints, 38]
+    output_operand_aliasing: Annotated[Sequence[OutputOperandAliasing], 74]
 
 
 class HloComputationProto(Message):

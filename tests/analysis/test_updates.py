@@ -48,3 +48,32 @@ def test_a_loop_and_a_fusion_are_followed() -> None:
     output = hlo.add("get-tuple-element", loop, dims=DIMS, tuple_index=0)
 
     assert hlo.facts(outputs=(output,)).buffers.updated == {0}
+
+
+@pytest.mark.parametrize(("written", "updated"), [(0, {0}), (1, set())])
+def test_rows_that_are_written_by_index_leave_the_others(written: int, updated: set[int]) -> None:
+    """A scatter updates its first operand; what it writes is no update of its source."""
+    hlo = Hlo()
+    cache, other = hlo.parameter(*DIMS), hlo.add("sort", dims=DIMS)
+    index = hlo.add("iota", dims=(64,))
+    operands = (cache, index, other) if written == 0 else (other, index, cache)
+    output = hlo.add("scatter", *operands, dims=DIMS)
+
+    assert hlo.facts(outputs=(output,)).buffers.updated == updated
+
+
+@pytest.mark.parametrize(
+    ("alias", "updated"),
+    [({"operand_index": 0}, {0}), ({"operand_index": 1}, set()), ({"operand_index": 9}, set())],
+    ids=["the argument", "another operand", "damaged"],
+)
+def test_a_kernel_that_writes_in_place_updates_its_operand(
+    alias: dict[str, int], updated: set[int]
+) -> None:
+    """As Pallas does with input_output_aliases; without them it is another value."""
+    hlo = Hlo()
+    cache, other = hlo.parameter(*DIMS), hlo.add("sort", dims=DIMS)
+    plain = hlo.add("custom-call", cache, dims=DIMS)
+    output = hlo.add("custom-call", cache, other, dims=DIMS, output_operand_aliasing=[alias])
+
+    assert hlo.facts(outputs=(output, plain)).buffers.updated == updated

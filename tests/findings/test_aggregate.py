@@ -7,7 +7,7 @@ import pytest
 
 from hbmwatch._analysis import facts as facts_module
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings import aggregate, classify, fitting_batch, state_copies
+from hbmwatch._findings import aggregate, classify, fitting_batch
 from hbmwatch._findings.fitting_batch import fitting_length
 from hbmwatch._findings.rank import find_findings
 from tests.findings.cases import explain, explained
@@ -271,50 +271,6 @@ def test_a_length_that_parameters_start_with_is_no_batch() -> None:
     made = hlo.add("sort", x, dims=(4, 512, 512), name="jit(f)/sort")
 
     assert hlo.facts((made,)).batch.length == 0
-
-
-def accumulating(copies: int, rows: int = 512) -> ProgramFacts:
-    """A step with a state of so many copies of the weights, and rows that a gradient makes."""
-    hlo = Hlo()
-    state = [hlo.parameter(512, 512, path=f"state[{n}]['w']") for n in range(copies)]
-    made = [hlo.add("negate", w, dims=(512, 512)) for w in state]
-    name = "jit(f)/transpose(jvp())/dot_general"
-    gradient = hlo.add("sort", dims=(rows, 512), name=name)
-    aliases = [
-        {"parameter_number": n, "output_shape_index": [n] if copies > 1 else []}
-        for n in range(copies)
-    ]
-    hlo.add("tuple", *made)
-    return hlo.facts(
-        (gradient,), message=limited(0.5, copies + 1), input_output_alias={"entries": aliases}
-    )
-
-
-@pytest.mark.parametrize(("copies", "accumulates"), [(3, False), (4, True)])
-def test_a_state_that_is_most_of_the_peak_is_named_with_its_copies(
-    copies: int, accumulates: bool
-) -> None:
-    """Four copies of the weights may have an accumulator: accumulating is no remedy."""
-    finding = aggregate.find(accumulating(copies))
-
-    assert finding is not None
-    assert finding.title == (
-        f"The state that is returned updated takes {100 * copies // (copies + 1)}% of the peak: "
-        f"{copies} arrays of the largest shape (state)"
-    )
-    assert ("accumulator" in finding.evidence) == accumulates
-    assert "ccumulate gradients" not in finding.remedy
-    assert "Gradients of these shapes take 1 MiB more." in finding.evidence
-    assert state_copies.COPIES_WITH_ACCUMULATOR == state_copies.COPIES_OF_ADAM + 1 == 4
-
-
-@pytest.mark.parametrize(("rows", "is_named"), [(1024, True), (1032, False)])
-def test_a_state_below_half_of_the_peak_is_not_what_fills_it(rows: int, is_named: bool) -> None:
-    """Two copies of the weights, and as many rows or a few more."""
-    finding = aggregate.find(accumulating(2, rows))
-
-    assert (finding is not None and finding.title.startswith("The state")) == is_named
-    assert aggregate.LEAST_SHARE_OF_STATE == 0.5
 
 
 @pytest.mark.parametrize(("rows", "named"), [(64, " of the rows of rays"), (63, "")])

@@ -8,7 +8,7 @@ from hbmwatch._findings import arguments, phrases
 from hbmwatch._jax.lowered import CallInfo
 from hbmwatch._records.message import OomMessage
 from tests.findings.cases import explain
-from tests.findings.small import limited
+from tests.findings.small import limited, training_step
 from tests.hlo import BF16, MIB, REPLICATED, Hlo
 from tests.oom_programs.base import array, mlp, on_one, size
 
@@ -50,28 +50,21 @@ def test_no_more_devices_are_named_than_a_mesh_can_have(
 
 
 @pytest.mark.parametrize(
-    ("moments", "file", "ending"),
+    ("trees", "limit_mib", "file", "ending"),
     [
-        (1, "train.py", "or keep optimizer state in host memory."),
-        (2, "train.py", "or use an optimizer that holds less than two moments."),
-        (
-            2,
-            "/site-packages/optax/transforms.py",
-            "or use an optimizer that holds less than two moments (optax.adafactor, optax.lion).",
-        ),
-        (0, "train.py", "or keep some of them in host memory."),
+        (3, 1.9, "train.py", "or keep optimizer state in host memory."),
+        (3, 2.9, "train.py", "than the two moments of Adam (adafactor)."),
+        (3, 2.9, "/site-packages/optax/x.py", "than the two moments of Adam (optax.adafactor)."),
+        (1, 0.9, "train.py", "or keep some of them in host memory."),
     ],
-    ids=["a moment of three", "half of them", "by optax", "none"],
+    ids=["none fits", "one fits", "by optax", "no moments"],
 )
-def test_an_optimizer_may_hold_less(moments: int, file: str, ending: str) -> None:
-    """Where its state is half of the arguments; optax's optimizers where optax is used."""
-    hlo = Hlo()
-    for number in range(4):
-        path = "opt_state" if number < moments else "params"
-        hlo.parameter(512, 512, path=f"{path}[{number}]")
-    hlo.add("negate", dims=(1,))
+def test_an_optimizer_may_hold_less(trees: int, limit_mib: float, file: str, ending: str) -> None:
+    """Where the program would fit with it; optax's optimizers where optax is used."""
+    names = ("params", "opt.mu", "opt.nu")[:trees]
     index = {"file_names": [file]}
-    finding = arguments.find(hlo.facts(message=limited(1), stack_frame_index=index))
+    facts = training_step(names, limit_mib=limit_mib, stack_frame_index=index)
+    finding = arguments.find(facts)
 
     assert finding is not None
     assert finding.remedy.endswith(ending)

@@ -89,3 +89,32 @@ def test_a_checkpoint_that_is_nested_needs_no_nesting() -> None:
     nested = "jit(f)/transpose(jvp())/while/body/closed_call/checkpoint/while/body/checkpoint/mul"
 
     assert checkpoint.find(kept(32, FORWARD, [RECOMPUTED, UNDER, nested])) is None
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("groups", "is_found"), [(0, True), (32, False)], ids=["a loop within a layer", "groups"]
+)
+def test_a_checkpointed_loop_within_a_layer_is_no_group_of_layers(
+    groups: int, is_found: bool
+) -> None:
+    """Blocks of queries, each under a checkpoint, leave the inputs of all layers."""
+
+    def layer(x: Any, w: Any) -> Any:
+        block = jax.checkpoint(lambda q: jax.nn.softmax(q @ x.T) @ x)
+        return x + jnp.tanh(jax.lax.map(block, x.reshape(8, -1, 512)).reshape(x.shape) @ w), None
+
+    def group(x: Any, weights: Any) -> Any:
+        return jax.lax.scan(jax.checkpoint(layer), x, weights)
+
+    def loss(weights: Any, x: Any) -> Any:
+        if not groups:
+            return (group(x, weights)[0] ** 2).sum()
+        grouped = weights.reshape(groups, -1, 512, 512)
+        return (jax.lax.scan(jax.checkpoint(group), x, grouped)[0] ** 2).sum()
+
+    lowered = on_one(jax.grad(loss), array(64, 512, 512), array(4096, 512))
+    first = explain(lowered, 128).findings[0]
+
+    assert first.title.startswith("Nest jax.checkpoint") == is_found

@@ -39,6 +39,8 @@ def test_the_order_of_the_rules() -> None:
         "callback",
         "host-fetch",
         "layout-copy",
+        "gradients",
+        "gradients",
         "(ordinary)",
         "stacked-outputs",
         "stacked-outputs",
@@ -65,6 +67,7 @@ def test_the_order_of_the_rules() -> None:
         "samples",
         "pairwise",
         "samples",
+        "gathered-rows",
         "gathered-rows",
         "random-bits",
     ]

@@ -134,3 +134,20 @@ def test_an_output_in_host_memory_reuses_no_argument(space: int, found: bool) ->
     output = hlo.add("multiply", w, w, shape=shape, name="jit(f)/mul")
 
     assert (donation.find(hlo.facts(outputs=(output,))) is not None) == found
+
+
+def test_the_largest_argument_is_named_first() -> None:
+    """A covariance after three small arrays is not "and 1 more"."""
+    hlo = Hlo()
+    names = ["state.mean", "state.path", "state.sigma", "state.covariance"]
+    state = [hlo.parameter(64 if n < 3 else 4096, 64, path=p) for n, p in enumerate(names)]
+    outputs = [hlo.add("negate", w, shape=hlo.known[w]["shape"]) for w in state]
+    finding = donation.find(hlo.facts(outputs=outputs))
+
+    assert finding is not None
+    assert finding.title.startswith("Donate state.covariance, state.mean, state.path and 1 more:")
+
+
+def test_arguments_without_names_are_donated_by_number() -> None:
+    """JAX calls them args[0], which donate_argnames does not take."""
+    assert donation.donate_keyword(["args[0]['w']"]) == "donate_argnums=..."

@@ -78,3 +78,28 @@ def test_a_batch_of_labels_is_no_edges(edges: int, slug: str | None) -> None:
 
     assert gathered_rows.LEAST_EDGES == 65536
     assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize(
+    ("rows", "dims", "name", "slug"),
+    [
+        (2048, (512, 64), "jit(f)/reduce_sum", "gathered-rows"),
+        (2047, (512, 64), "jit(f)/reduce_sum", None),
+        (2048, (64,), "jit(f)/reduce_sum", None),
+        (2048, (2048,), "jit(f)/reduce_sum", None),
+        (2048, (512, 64), "jit(f)/transpose(jvp())/reduce_sum", None),
+    ],
+    ids=["neighbors", "less than twice", "the mean of all rows", "norms", "a gradient"],
+)
+def test_rows_that_are_gathered_and_reduced(
+    rows: int, dims: Sequence[int], name: str, slug: str | None
+) -> None:
+    """As the mean over the neighbors of each node."""
+    hlo = Hlo()
+    nodes = hlo.parameter(1024, 64, path="nodes")
+    index = hlo.parameter(rows, dtype=S32, path="neighbors")
+    made = hlo.add("gather", nodes, index, dims=(rows, 64), name="jit(f)/gather")
+    apart = hlo.add("reshape", made, dims=(rows, 1, 64))
+    hlo.add("reduce", apart, dims=dims, name=name)
+
+    assert classified(hlo.facts((made,))) == slug

@@ -6,7 +6,7 @@ import pytest
 
 from hbmwatch._findings import classify
 from tests.findings.small import classified
-from tests.hlo import MIB, Hlo, shape_of
+from tests.hlo import BF16, MIB, Hlo, shape_of
 
 OTHER = (0, 1)
 
@@ -96,3 +96,14 @@ def test_what_a_sort_orders_in_place_is_copied_in_any_layout(reader: str, slug: 
     hlo.add(reader, made, dims=(512,))
 
     assert classified(hlo.facts((made,))) == slug
+
+
+def test_a_cast_is_no_copy_in_another_layout() -> None:
+    """XLA may cast a whole stack, in another layout, before a loop multiplies by it."""
+    hlo = Hlo()
+    x = hlo.parameter(512, 512, path="x")
+    narrow = hlo.add("convert", x, dims=(512, 512), dtype=BF16)
+    shape = shape_of(512, 512, dtype=BF16, minor_to_major=OTHER)
+    made = hlo.add("copy", narrow, shape=shape)
+
+    assert classified(hlo.facts((made,))) is None

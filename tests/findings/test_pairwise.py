@@ -12,7 +12,7 @@ from hbmwatch._findings.rank import find_findings
 from tests.findings.cases import TINY_MIB, explain, slugs
 from tests.findings.products import SOFTMAX, product
 from tests.findings.small import classified, found
-from tests.hlo import S32, Hlo
+from tests.hlo import MIB, S32, Hlo
 from tests.oom_programs.base import array, on_one
 
 
@@ -222,3 +222,17 @@ def test_the_softmax_of_a_contrastive_loss_has_all_pairs(
     hlo.add("subtract", made, made, dims=(1024, 1024), name=user)
 
     assert classified(hlo.facts((made,))) == slug
+
+
+def test_blocks_do_not_make_a_result_smaller() -> None:
+    """An outer product that is returned has to be returned in parts."""
+    hlo = Hlo()
+    a, b = hlo.parameter(512, path="a"), hlo.parameter(512, path="b")
+    rows, columns = (hlo.add("broadcast", x, dims=(512, 512)) for x in (a, b))
+    made = hlo.add("multiply", rows, columns, dims=(512, 512), name="jit(f)/mul")
+    (result,) = classify.find(hlo.facts(outputs=(made,)))
+    (temporary,) = classify.find(hlo.facts((made,)))
+
+    assert result.remedy.startswith("Blocks alone do not make a result of the program smaller.")
+    assert temporary.remedy.startswith("Do not compute all pairs at once")
+    assert result.saves_bytes == temporary.saves_bytes == MIB

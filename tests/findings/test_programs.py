@@ -20,6 +20,10 @@ BF16 = 2
 SAVES = {
     "momentum_step": 2 * 16 * size(8192, 8192),
     "adam_step": 3 * 16 * size(12288, 4096),
+    # All but the 64 new rows are the old ones.
+    "inner_jit": 8 * size(557056, 1024, itemsize=BF16),
+    # Half of two moments.
+    "adam_moments": 2 * 38 * size(2048, 8192),
     "decode_step": 2 * size(24, 64, 2048, 1024, itemsize=BF16),
     "moments_in_float32": 32 * size(8192, 8192),
     "donated_other_sharding": 32 * size(16384, 16384) // 2,
@@ -101,6 +105,11 @@ SAVES = {
     "expert_weights": 9 * size(8192, 2, 1024, 256, itemsize=BF16),
     # The rows of both ends, narrowed, and the messages.
     "edge_messages": 2 * size(40 << 20, 128),
+    "neighbor_means": size(589824, 16, 512),
+    "outer_product": size(65536, 81920),
+    # All layers but one; the sum in half of the bytes.
+    "stacked_gradients": 2 * 35 * size(4096, 8192),
+    "accumulated_gradients": 32 * size(8192, 8192) // 2,
     "full_covariance": size(81920, 81920),
     "clipped_gradients": 8 * size(256, 4096, 1024),
     # Half of the images, of what comes out, and of one float32 or two bfloat16 in between.

@@ -35,10 +35,6 @@ ANSWERED = {
     "analysis/test_live_buffers.py",
     "_findings.aggregate.LEAST_ROWS": "arguments here have more rows, or other ones: "
     "test_aggregate.py",
-    "_findings.aggregate.LEAST_SHARE_OF_STATE": "half and double name the same states here: "
-    "test_aggregate.py",
-    "_findings.attention_scores.PRIOR_WEIGHT": "no other finding is near it here: "
-    "test_attention_scores.py",
     "_findings.attention_scores.KEPT_WEIGHT": "scores are a third of the residuals here: "
     "test_attention_scores.py",
     "_findings.checkpoint.LEAST_NESTED_LAYERS": "one program has 64 checkpointed layers, the "
@@ -85,9 +81,10 @@ ANSWERED = {
     "counters: test_replication.py",
     "_findings.rows.MOST_MOVES": "outputs here are one step from what computes them: "
     "test_verdict.py",
-    "_findings.state_copies.COPIES_OF_ADAM": "no state here has an accumulator: test_aggregate.py",
-    "_findings.state_copies.COPIES_WITH_ACCUMULATOR": "no state here has an accumulator: "
-    "test_aggregate.py",
+    "_findings.training_state.MOST_TREES": "states here have at most three trees: "
+    "test_training_state.py",
+    "_findings.training_state.LEAST_SHARE": "states here have trees of one size: "
+    "test_training_state.py",
     "_findings.unrolled_loop.MOST_PER_ARGUMENT": "its results are like no argument: "
     "test_unrolled_loop.py",
     "_findings.zero_gradients.MOST_MOVES": "half and double find the same results here: "

@@ -189,6 +189,26 @@ def stacked_outputs(facts: ProgramFacts, finding: Finding) -> None:
         assert "dynamic-update-slice" in {i.opcode for i in above(facts, live.loop_buffer.update)}
 
 
+def gradients(facts: ProgramFacts, finding: Finding) -> None:
+    """An argument has the form of each buffer, and a loop writes what a backward pass computes."""
+    forms = {a.dims for a in facts.arguments}
+    for live in buffers(facts, finding):
+        assert live.dims in forms
+        entered = [i for i in reads(facts, live.instruction) if i.opcode != "parameter"]
+        made = [*above(facts, live.instruction), *entered]
+        assert any("transpose(" in i.metadata.op_name for i in made)
+
+
+def training_state(facts: ProgramFacts, finding: Finding) -> None:
+    """Each buffer is an argument that has the form of another one, and that an output has."""
+    forms = [a.dims for a in facts.arguments]
+    results = {(o.dims, o.element_type) for o in facts.outputs}
+    for live in buffers(facts, finding):
+        assert live.op.kind == "parameter"
+        assert forms.count(live.dims) > 1
+        assert (live.dims, live.element_type) in results
+
+
 def product(facts: ProgramFacts, finding: Finding) -> None:
     """A matrix product that is larger than its factors is above each buffer."""
     for live in buffers(facts, finding):
@@ -255,7 +275,8 @@ def gathered_rows(facts: ProgramFacts, finding: Finding) -> None:
         tables = [facts.buffers.graph.operands(i)[0].shape.dimensions for i in gathers]
         assert gathers
         assert all(math.prod(live.dims) > math.prod(dims) for dims in tables)
-        assert whole or live.dims[0] in [i.shape.dimensions[0] for i in gathers]
+        rows = [math.prod(i.shape.dimensions[:n]) for i in gathers for n in (1, -1)]
+        assert whole or live.dims[0] in rows
 
 
 def zero_gradients(facts: ProgramFacts, finding: Finding) -> None:
@@ -309,6 +330,7 @@ CHECKS: dict[str, Check] = {
     "dtype": dtype,
     "gather": gather,
     "gathered-rows": gathered_rows,
+    "gradients": gradients,
     "host-fetch": host_fetch,
     "jacobian": mapped,
     "layout-copy": layout_copy,
@@ -322,6 +344,7 @@ CHECKS: dict[str, Check] = {
     "residuals": residuals,
     "samples": mapped,
     "stacked-outputs": stacked_outputs,
+    "training-state": training_state,
     "unrolled-loop": unrolled_loop,
     "zero-gradients": zero_gradients,
 }

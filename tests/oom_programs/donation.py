@@ -1,7 +1,8 @@
-"""Programs that donate nothing, or donate in vain."""
+"""Programs with a state: it is not donated, or donated in vain, or larger than it has to be."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -142,3 +143,64 @@ def frozen_weights(fault: bool) -> Any:
     pair = (array(8192, 16, dtype=bf16), array(16, 8192, dtype=bf16))
     model = {"frozen": [array(8192, 8192, dtype=bf16)] * layers, "trained": [pair] * layers}
     return on_one(train_step, model, array(128, 8192, dtype=bf16))
+
+
+@case(
+    "donation", "vllm-project/tpu-inference#146: the inner jit donates the cache, the outer one not"
+)
+def inner_jit(fault: bool) -> Any:
+    """Caches are written by index in a jit that donates them, inside of one that does not."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def write(cache: Any, rows: Any, slots: Any) -> Any:
+        return cache.at[slots].set(rows)
+
+    @jax.jit
+    def decode(params: Any, caches: Any, x: Any, slots: Any, tables: Any) -> Any:
+        new = []
+        for w, cache in zip(params, caches):
+            cache = write(cache, x @ w, slots)
+            rows = cache[tables]
+            weights = jax.nn.softmax(jnp.einsum("bd,bsd->bs", x @ w, rows))
+            x = x + jnp.einsum("bs,bsd->bd", weights, rows)
+            new.append(cache)
+        return new, x
+
+    def step(params: Any, caches: Any, x: Any, slots: Any, tables: Any) -> Any:
+        return decode(params, caches, x, slots, tables)
+
+    params = [array(1024, 1024, dtype=jnp.bfloat16)] * 8
+    caches = [array(557056, 1024, dtype=jnp.bfloat16)] * 8
+    index = (array(64, dtype=jnp.int32), array(64, 128, dtype=jnp.int32))
+    donated: dict[str, Any] = {} if fault else {"donate_argnums": 1}
+    return on_one(step, params, caches, array(64, 1024, dtype=jnp.bfloat16), *index, **donated)
+
+
+@case("training-state", "huggingface/transformers#12544: parameters and both moments in float32")
+def adam_moments(fault: bool) -> Any:
+    """The moments of Adam beside the parameters; the fix holds rows and columns of the second."""
+
+    def layer(x: Any, w: Any) -> Any:
+        w = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), w)
+        return x + jax.nn.gelu(x @ w["up"]) @ w["down"], None
+
+    def loss(params: Any, x: Any) -> Any:
+        x, _ = jax.lax.scan(jax.checkpoint(layer), x, params)
+        return (x.astype(jnp.float32) ** 2).mean()
+
+    def train_step(state: Any, x: Any) -> Any:
+        grads = jax.grad(loss)(state["params"], x)
+        if fault:
+            params, mu, nu = adam(state["params"], state["mu"], state["nu"], grads)
+            return {"params": params, "mu": mu, "nu": nu}
+        rows = jax.tree.map(lambda g: (g * g).mean(-1, keepdims=True), grads)
+        columns = jax.tree.map(lambda g: (g * g).mean(-2, keepdims=True), grads)
+        params = jax.tree.map(
+            lambda p, g, r, c: p - 1e-3 * g * jax.lax.rsqrt(r * c / r.mean() + 1e-8),
+            *(state["params"], grads, rows, columns),
+        )
+        return {"params": params}
+
+    params = {"up": array(38, 2048, 8192), "down": array(38, 8192, 2048)}
+    state = dict.fromkeys(("params", "mu", "nu") if fault else ("params",), params)
+    return on_one(train_step, state, array(2048, 2048, dtype=jnp.bfloat16), donate_argnums=0)

@@ -48,3 +48,21 @@ def edge_messages(fault: bool) -> Any:
         return jax.lax.scan(add, jnp.zeros_like(nodes), blocks)[0]
 
     return on_one(update, array(256, 128), array(1 << 20, 128), array(40 << 20, 2, dtype=jnp.int32))
+
+
+@case("gathered-rows", "jax-ml/jax#3206: the neighbors of all nodes, before their mean is taken")
+def neighbor_means(fault: bool) -> Any:
+    """All neighbors are gathered before they are reduced; the fix gathers one of each node."""
+
+    def layer(w: Any, nodes: Any, neighbors: Any) -> Any:
+        if fault:
+            return jax.nn.relu(nodes[neighbors].mean(1) @ w)
+
+        def add(total: Any, index: Any) -> Any:
+            return total + nodes[index], None
+
+        total, _ = jax.lax.scan(add, jnp.zeros_like(nodes), neighbors.T)
+        return jax.nn.relu(total / neighbors.shape[1] @ w)
+
+    nodes = array(589824, 512)
+    return on_one(layer, array(512, 512), nodes, array(589824, 16, dtype=jnp.int32))

@@ -168,3 +168,13 @@ def contrastive_loss(fault: bool) -> Any:
 
     params = {"images": array(1024, 512), "texts": array(1024, 512)}
     return on_one(jax.grad(loss), params, array(65536, 1024), array(65536, 1024))
+
+
+@case("pairwise", "jax-ml/jax#5733: an outer product that is the result")
+def outer_product(fault: bool) -> Any:
+    """The outer product of two vectors is returned; the fix returns its product with a vector."""
+
+    def step(x: Any, y: Any, v: Any) -> Any:
+        return jnp.outer(x, y) if fault else x * (y @ v)
+
+    return on_one(step, array(65536), array(81920), array(81920))

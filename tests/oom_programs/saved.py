@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tests.oom_programs.base import array, attention, case, decoder_params, ffn, on_one
+from tests.oom_programs.base import array, attention, case, decoder_params, ffn, mlp, on_one
 
 
 @case("residuals", "google-research/t5x#1253 and every scanned decoder")
@@ -212,3 +212,56 @@ def carried_inputs(fault: bool) -> Any:
 
     weights = (array(64, 2048, 2048, dtype=jnp.bfloat16),) * 2
     return on_one(jax.value_and_grad(loss), weights, array(32, 2048, 2048, dtype=jnp.bfloat16))
+
+
+@case("gradients", "jax-ml/jax#30338: the update waits for the gradients of all scanned layers")
+def stacked_gradients(fault: bool) -> Any:
+    """The gradients of all layers are stacked; the fix updates a layer when it has its gradient."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(x @ w["up"]) @ w["down"]
+
+    def train_step(params: Any, x: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return (jax.lax.scan(lambda x, w: (layer(x, w), None), x, params)[0] ** 2).mean()
+
+        if fault:
+            return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(loss)(params))
+        last, inputs = jax.lax.scan(lambda x, w: (layer(x, w), x), x, params)
+
+        def backward(carry: Any, i: Any) -> Any:
+            g, params = carry
+            w = jax.tree.map(lambda p: jax.lax.dynamic_index_in_dim(p, i, keepdims=False), params)
+            dw, g = jax.vjp(lambda w, x: layer(x, w), w, inputs[i])[1](g)
+            new = jax.tree.map(
+                lambda p, a, d: jax.lax.dynamic_update_index_in_dim(p, a - 0.1 * d, i, 0),
+                *(params, w, dw),
+            )
+            return (g, new), None
+
+        steps = jnp.arange(len(inputs))[::-1]
+        (_, new), _ = jax.lax.scan(backward, (2 * last / last.size, params), steps)
+        return new
+
+    params = {"up": array(36, 4096, 8192), "down": array(36, 8192, 4096)}
+    return on_one(train_step, params, array(256, 4096), donate_argnums=0)
+
+
+@case("gradients", "young-geng/EasyLM#36: gradients of micro-batches are added up in a scan")
+def accumulated_gradients(fault: bool) -> Any:
+    """The sum of the gradients is as large as the parameters; the fix takes one batch."""
+
+    def loss(params: Any, x: Any) -> Any:
+        return (mlp(params, x) ** 2).mean()
+
+    def train_step(params: Any, batches: Any) -> Any:
+        def add(total: Any, x: Any) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(params, x)), None
+
+        if fault:
+            grads, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), batches)
+        else:
+            grads = jax.grad(loss)(params, batches.reshape(-1, batches.shape[-1]))
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads)
+
+    return on_one(train_step, [array(8192, 8192)] * 32, array(4, 64, 8192), donate_argnums=0)
