@@ -34,6 +34,7 @@ _CODE_BEFORE, _PROGRAM_BEFORE, _AUTOTUNER_BEFORE = 100, 600, 300
 # How far a person's name for the memory is from the figures.
 _SPACE_BEFORE, _SPACE_AFTER = 120, 400
 _ON_CHIP_NAME = rf"(?<![A-Za-z])(?:{'|'.join(ON_CHIP)})(?![A-Za-z])"
+_LARGE_NAME = r"(?<![A-Za-z])(?:hbm|host)(?![A-Za-z])"
 _CODE = r"(E\d{4}): [A-Z]\w{1,80}: ?$"
 _LINK = r"openxla\.org/xla/errors/error_(\d{4})(?!\d)"
 _LOADING = r"Error loading (?:SparseCore )?program '([^']{1,500})'"
@@ -45,6 +46,12 @@ _EXECUTION = (
 _AUTOTUNER = (
     r"(?:algorithm_picker|autotuner)\.cc:\d{1,6}\] (?:Failed to [a-z ]{1,80}: )?"
     r"(?:(?:INTERNAL|Internal|RESOURCE_EXHAUSTED|Resource exhausted): ){0,3}\S?$"
+)
+# Contexts, streams and handles are made before a program runs, and for the autotuner too.
+_STARTING = (
+    r"(?:\b(?:cu|hip)(?:Init|CtxCreate|DevicePrimaryCtxRetain|StreamCreate)\w{0,30}(?:\(\))?"
+    r"|(?:create|allocate) (?:[A-Za-z]{1,10} )?stream(?: for context \w{1,40})?"
+    r"|error before creating \w{1,20} handle \(\d{1,4}\)): ?(?:[A-Z_]{0,30}: ?){0,2}$"
 )
 _REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
 
@@ -74,19 +81,22 @@ def _implied(flat_text: str, statement: Statement) -> dict[str, Any]:
     implies = statement.wording.implies
     fields = {name: value for name in _IMPLIED if (value := getattr(implies, name))}
     before = flat_text[max(0, statement.start - _AUTOTUNER_BEFORE) : statement.start]
-    if fields.get("phase") == "run" and re.search(_AUTOTUNER, before):
+    if re.search(_AUTOTUNER, before):
         fields["phase"] = "compile"
+    elif statement.wording.source == "quoted" and re.search(_STARTING, before):
+        fields.pop("phase", None)
     return fields
 
 
 def _add_space(fields: dict[str, Any], before: str, text: str) -> None:
-    """Add the on-chip memory whose size is the limit, where only the words around name it."""
-    is_known = fields.get("memory_space") or fields.get("phase") != "compile"
-    if is_known or fields.get("limit_bytes", LARGEST_ON_CHIP) >= LARGEST_ON_CHIP:
+    """Add the memory whose size is the limit, where only the words around name it."""
+    limit = fields.get("limit_bytes")
+    if fields.get("memory_space") or fields.get("phase") != "compile" or limit is None:
         return
     around = before[-_SPACE_BEFORE:] + text[:_SPACE_AFTER]
-    names = {name.lower() for name in re.findall(_ON_CHIP_NAME, around, re.IGNORECASE)}
-    if len(names) == 1:
+    pattern = _ON_CHIP_NAME if limit < LARGEST_ON_CHIP else _LARGE_NAME
+    names = {name.lower() for name in re.findall(pattern, around, re.IGNORECASE)}
+    if len(names) == 1 and "host" not in names:
         fields["memory_space"] = names.pop()
 
 

@@ -17,6 +17,8 @@ _POOL = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="al
 # An allocator that the driver refuses memory asks for less, so that the program need not fail.
 _RESERVATION = OomMessage("", platform="gpu", memory_space="hbm", pool="reservation")
 _DRIVER = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="driver")
+# The GPU, its context and the libraries start before a program runs, and for the autotuner.
+_START = OomMessage("", platform="gpu", memory_space="hbm", pool="driver")
 _HOST = OomMessage("", platform="gpu", phase="run", memory_space="host", pool="host")
 
 # A warning continues: "with freed_by_count=0. The caller indicates that this is not a failure".
@@ -25,17 +27,27 @@ _CAUSE = (
     r"(?:: (?:RESOURCE_EXHAUSTED: )?(?:: )?(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory"
     r"|hipErrorOutOfMemory))?"
 )
+_POOL_REQUEST = (
+    # Other programs run out of memory "while trying to allocate a string buffer".
+    "(?! (?!with )[a-z])(?>"
+    + optional(" <requested_bytes>", " with allocator <allocator>", " on device <device>")
+    # A warning of the convolution autotuner, which continues without the algorithm.
+    + r")(?!\.? ?Convolution performance may be suboptimal)"
+)
 
 _POOL_WORDINGS = (
     Wording(
         "gpu-pool",
         _POOL,
         "Out of memory while trying to allocate",
-        # Other programs run out of memory "while trying to allocate a string buffer".
-        "(?! (?!with )[a-z])(?>"
-        + optional(" <requested_bytes>", " with allocator <allocator>", " on device <device>")
-        # A warning of the convolution autotuner, which continues without the algorithm.
-        + r")(?!\.? ?Convolution performance may be suboptimal)",
+        _POOL_REQUEST,
+        after="(?i:resource.?exhausted)|Execution of replica",
+    ),
+    Wording(
+        "gpu-pool-alone",  # in a table or in prose, which do not say that it was at run time
+        OomMessage("", platform="gpu", memory_space="hbm", pool="allocator"),
+        "Out of memory while trying to allocate",
+        _POOL_REQUEST,
     ),
     Wording("gpu-block", _POOL, "BufferAssignment OOM Debugging", source="continuation"),
     Wording("gpu-stats", _POOL, STATISTICS, source="continuation"),
@@ -134,7 +146,10 @@ _DRIVER_WORDINGS = (
         "gpu-from-device",
         _RESERVATION,
         "ailed to allocate ",
-        r"<approx_requested_bytes> \(<requested_bytes>\) from device" + _CAUSE,
+        # 1002 was hipErrorMemoryAllocation.
+        r"<approx_requested_bytes>(?: \(<requested_bytes>\) from device"
+        + _CAUSE
+        + r"| from device: hipError_t\(1002\))",
         "retry_log",
         needle=" from device",
     ),
@@ -215,13 +230,13 @@ _DRIVER_WORDINGS = (
     ),
     Wording(
         "gpu-context",
-        _DRIVER,
+        _START,
         "cudaSetDevice() on ",
         r"GPU:<device> failed\. Status: out of memory",
     ),
     Wording(
         "gpu-cublas",
-        _DRIVER,
+        _START,
         "ailed to create ",
         r"(?:cublas|cublasLt|cuBLAS|cudnn|cuDNN|cusparse|cuSPARSE|cusolver|rocBLAS|rocblas)"
         r" handle: (?:CU\w{1,20}_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|cublas error"
@@ -232,13 +247,13 @@ _DRIVER_WORDINGS = (
     ),
     Wording(
         "gpu-cudnn",
-        _DRIVER,
+        _START,
         "ould not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED",
         source="log",
     ),
     Wording(
         "gpu-cudnn-full",
-        _DRIVER,
+        _START,
         "ould not create cudnn handle: CUDNN_STATUS_",
         r"(?:INTERNAL_ERROR|NOT_INITIALIZED)"
         # A handle fails for other reasons too; with less than 100 MB free, memory is the reason.
@@ -247,7 +262,7 @@ _DRIVER_WORDINGS = (
     ),
     Wording(
         "gpu-cudnn-memory",
-        _DRIVER,
+        _START,
         "Memory usage: ",
         "<#free_bytes> bytes free, <#limit_bytes> bytes total",
         "extra_figures",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hbmwatch._messages.wording import Wording, optional
+from hbmwatch._messages.wording import BETWEEN, Wording, optional
 from hbmwatch._records.message import OomMessage
 from hbmwatch._records.sizes import SIZE
 
@@ -38,6 +38,31 @@ _BANK_WORDINGS = tuple(
         "<#total_buffer>" + _BANKS[0].format(space=words) + optional(*_BANKS[1:]),
     )
     for space, words in (("DRAM", "DRAM"), ("L1", "L1(?:_SMALL)?"))
+)
+
+# The runtime of AWS Neuron logs a request three times, and gives no error of its own.
+_NEURON = OomMessage("", phase="run", memory_space="hbm")
+_NEURON_WORDINGS = (
+    Wording(
+        "neuron",
+        _NEURON,
+        "ailed to allocate ",
+        r"<approx_requested_bytes> \((?:alignment: [\w ]{1,20}, )?usage: [\w ]{1,40}\) on <device>"
+        rf"(?:, current utilization:{BETWEEN}total: <total_current_utilization>)?",
+        "log",
+        needle=") on ND ",
+    ),
+    Wording(
+        "neuron-device", _NEURON, "ailed to alloc DEVICE memory: ", "<#requested_bytes>", "log"
+    ),
+    Wording(
+        "neuron-tensor",
+        _NEURON,
+        "ailed to allocate ",
+        "<requested_bytes> on DEVICE for tensor",
+        "log",
+        needle=" on DEVICE for tensor",
+    ),
 )
 
 _STATUSES = (
@@ -82,4 +107,4 @@ _ANY_PLATFORM_WORDINGS = (
     ),
 )
 
-WORDINGS = (*_CPU_WORDINGS, *_BANK_WORDINGS, *_ANY_PLATFORM_WORDINGS)
+WORDINGS = (*_CPU_WORDINGS, *_BANK_WORDINGS, *_NEURON_WORDINGS, *_ANY_PLATFORM_WORDINGS)

@@ -54,9 +54,19 @@ _OWN_WORDS = (
 )
 
 
+# "The allocation requires ~768MB per request but only ~389MB is free", in the next sentence.
+_OWN_REQUEST = (
+    r"(?:(?!Attempting to |RESOURCE_EXHAUSTED).){0,200}?\b[Aa]llocation (?:requires|needs) "
+    r"(?:about )?~?<requested_bytes>(?: [a-z ]{1,30})?,? (?:but|and) (?:only )?(?:about )?"
+    r"~?<free_bytes> (?:(?:is|are|was|were) )?(?:free|available)\b"
+)
+
+
 def _figures_of(phase: Phase) -> str:
     """A pattern for the figures after the name of an error."""
-    return optional(*(_OWN_WORDS if phase == "compile" else (_SHORT,)))
+    if phase == "compile":
+        return optional(*_OWN_WORDS)
+    return f"(?:{_SHORT}|{_OWN_REQUEST})?"
 
 
 WORDINGS = (
@@ -97,6 +107,18 @@ WORDINGS = (
         r"\w{1,30} capacity by ~?<exceeded_by_bytes>",
         "continuation",
         needle=" capacity by ",
+    ),
+    Wording(
+        "tpu-retold",
+        _COMPILE,
+        "sed ",
+        # Other programs say such sentences of a GPU's memory, or of a disk's.
+        r"(?<=[Uu]sed )(?:about )?~?<used_bytes> of (?:the )?<limit_bytes> (?:of )?"
+        rf"(?i:{_KNOWN_SPACE})<named_space>{BETWEEN}[Ee]xceed(?:ed|ing|s)(?: the)?"
+        r"(?: \w{1,30})? (?:capacity|limit) by (?:about )?~?<exceeded_by_bytes>",
+        "continuation",
+        needle="xceed",
+        after="TPU",
     ),
     Wording(
         "tpu-exceeded",

@@ -31,9 +31,11 @@ _PLACEHOLDER = re.compile(r"<(#?)(\w+)>")
 _FIELD_PATTERNS = {
     "allocator": r"[\w/:-]{1,80}(?:\.\w{1,80}){0,4}",
     "code": r"E\d{4}",
-    "device": r"[\w/:.-]{0,200}[^\W_]",  # an underscore ends italics
+    # An underscore ends italics.
+    "device": r"(?:ND \d{1,4}:NC \d{1,4}|[\w/:.-]{0,200}[^\W_])",
     "memory_space": r"[a-z][a-z0-9_]{0,30}",
     "module": r"[\w.<>-]{0,500}[\w>]",
+    "named_space": r"[A-Za-z]{1,30}",  # in a person's words
     "report_device": r"[\w-]{1,40}",
     "report_phase": r"(?:while compiling|at run time)",
     "report_space": r"(?:HBM|(?:device |host |SparseCore )?memory|[A-Z]{3,10}|[Ll]1|dram)",
@@ -69,6 +71,8 @@ class Wording(NamedTuple):
         is_unexplained: Whether the words give no reason for the failure. Then it is no OOM if the
             last error of CUDA or ROCm that is named before it is another one: after an illegal
             access, each allocation fails.
+        after: A regular expression for a word that stands shortly before, where others use the
+            same words too.
     """
 
     name: str
@@ -78,6 +82,7 @@ class Wording(NamedTuple):
     source: Source = "error"
     needle: str = ""
     is_unexplained: bool = False
+    after: str = ""
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
         """All places in a flat text where the wording stands, in linear time."""
@@ -87,9 +92,15 @@ class Wording(NamedTuple):
         matcher = _compiled(self.anchor, self.pattern)
         while start >= 0:
             match = matcher.match(text, start)
-            if match and not (self.is_unexplained and _has_other_cause(text, start)):
+            if match and self._fits(text, start):
                 yield match
             start = text.find(self.anchor, start + len(self.anchor))
+
+    def _fits(self, text: str, start: int) -> bool:
+        """Whether the text before a match lets it be what the row says."""
+        if self.after and not re.search(self.after, text[max(0, start - _SHORTLY_BEFORE) : start]):
+            return False
+        return not (self.is_unexplained and _has_other_cause(text, start))
 
 
 # The names of errors of CUDA and ROCm, and how NCCL and the runtimes quote their texts.
@@ -99,6 +110,7 @@ _GPU_ERROR = re.compile(
 )
 _GPU_MEMORY = re.compile("out ?_?of ?_?memory|MemoryAllocation", re.IGNORECASE)
 _CAUSE_BEFORE = 2000
+_SHORTLY_BEFORE = 300
 
 # Between two sentences of a message: what ends the first one, and what a person puts between them,
 # such as a bullet, a dash or the marks of code. "12.2G free`, - `There are" has all of it.

@@ -153,6 +153,8 @@ BARE_END = {
     "host-alloc-size",
     "host-alloc-size--2026",
     "host-transfer",
+    "neuron--log",
+    "neuron-device",
     "unknown-alloc-size",
 }
 CUT = [name for name in SAMPLES if len(TEXTS[name]) < 3000 and name not in BARE_END]
