@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hbmwatch._cli.command import CommandError, positive_number
-from hbmwatch._records.sizes import read_size
+from hbmwatch._records.sizes import given_size
 
-_SMALLEST_WITHOUT_UNIT = 2**20
 # What an error says to a caller in Python, and to a user of a command.
 _NAMED_BY_OPTIONS = ("pass limit_bytes", "pass --on v5e or --limit SIZE")
 
@@ -88,22 +87,14 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def size(text: str) -> int:
-    """An argument that is a size, with units in any case; anything else is a usage error.
-
-    A small number without a unit is one whose unit was forgotten.
-    """
-    shown = text[:80]
-    found = read_size(text) or read_size(_unit_in_xla_case(text))
-    if found is None or found.size_bytes < 1:
-        raise argparse.ArgumentTypeError(f"{shown!r} is not a size such as 80GiB")
-    if found.size_bytes < _SMALLEST_WITHOUT_UNIT and text.strip().isdecimal():
-        raise argparse.ArgumentTypeError(f"{shown!r} is {shown} bytes: write {shown}GiB")
-    return found.size_bytes
-
-
-def _unit_in_xla_case(text: str) -> str:
-    """A size whose unit has the case in which XLA prints it: "80 GB", "1.5KiB"."""
-    return text.upper().replace("IB", "iB").replace("BYTE", "byte").replace("byteS", "bytes")
+    """An argument that is a size above 0; anything else is a usage error."""
+    try:
+        found = given_size(text, "80GiB")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a size such as 80GiB")
+    return found
 
 
 def targets(options: argparse.Namespace) -> list[str | None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hbmwatch._preflight.assigned import Proof
 from hbmwatch._preflight.verdicts import Fit
-from hbmwatch._records.sizes import format_change, format_size, read_size
+from hbmwatch._records.sizes import format_change, format_size, given_size
 from hbmwatch._report.diff import changes
 from hbmwatch._report.json import rebuild_record
 
@@ -38,17 +38,17 @@ class Tolerance:
 
     @classmethod
     def read(cls, text: str) -> Tolerance:
-        """The tolerance in a text: "2%" or "64 MiB".
+        """The tolerance in a text: "2%" or "64MiB".
 
         Raises:
             ValueError: The text is neither.
         """
         if match := _PERCENT.fullmatch(text.strip()):
             return cls(share=float(match[1]) / 100)
-        size = read_size(text)
-        if size is None or size.size_bytes < 0:
-            raise ValueError(f"{text!r} is neither a share (2%) nor a size (64 MiB)")
-        return cls(size_bytes=size.size_bytes)
+        try:
+            return cls(size_bytes=given_size(text, "64MiB"))
+        except ValueError as error:
+            raise ValueError(f"{error}, or a share such as 2%") from None
 
     def allows(self, before: int, after: int) -> bool:
         """Whether a peak may grow from `before` to `after`."""

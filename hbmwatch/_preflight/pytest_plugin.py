@@ -66,13 +66,14 @@ def limit_hbm(
 ) -> None:
     """Fail if the step takes more than the limit; Python's errors name it as the marker."""
     from hbmwatch._preflight.cache import cached_fit, default_folder
-    from hbmwatch._records.sizes import read_size
+    from hbmwatch._records.sizes import given_size
 
-    size = read_size(str(limit))
-    if size is None:
-        raise ValueError(f"limit_hbm: {limit!r} is not a size ('14 GiB')")
+    try:
+        limit_bytes = given_size(str(limit), "14GiB")
+    except ValueError as error:
+        raise ValueError(f"limit_hbm: {error}") from None
     fit = cached_fit(
-        step, args, {}, on=on, folder=default_folder(), proof=proof, limit_bytes=size.size_bytes
+        step, args, {}, on=on, folder=default_folder(), proof=proof, limit_bytes=limit_bytes
     )
     if not fit.fits:
         pytest.fail(_failure(fit), pytrace=False)

@@ -26,6 +26,8 @@ SIZE = rf"(?:{_HEX}|{_NUMBER} ?{_UNIT})"
 
 _READ = re.compile(rf"\s*(?:({_HEX})|({_NUMBER})\s?({_UNIT})?)\s*")
 _SEPARATORS = re.compile("[,_']")
+_SMALLEST_WITHOUT_UNIT = 2**20
+_DIGITS = "0123456789"
 _NO_SIZE = 2**64 - 1
 
 
@@ -66,6 +68,34 @@ def read_size(text: str) -> Size | None:
 def _known(size_bytes: int, resolution_bytes: int) -> Size | None:
     """A size, unless it is XLA's number for an unknown one."""
     return None if size_bytes == _NO_SIZE else Size(size_bytes, resolution_bytes)
+
+
+def given_size(text: str, example: str) -> int:
+    """The size that a person gives as an option or in a marker, in bytes.
+
+    It is read as read_size does, with units in any case: "16GB", "16gb" and "16GiB" are all
+    16 * 2**30 bytes. A small number without a unit is one whose unit was forgotten.
+
+    Args:
+        text: The size.
+        example: A number and a unit, which the error proposes: "80GiB".
+
+    Raises:
+        ValueError: It is no size, it is negative, or it is a number below 2**20 without a unit.
+    """
+    shown = text[:80]
+    found = read_size(text) or read_size(_with_unit_in_xla_case(text))
+    if found is None or found.size_bytes < 0:
+        raise ValueError(f"{shown!r} is not a size such as {example}")
+    has_unit = any(character.isalpha() for character in text)
+    if 0 < found.size_bytes < _SMALLEST_WITHOUT_UNIT and not has_unit:
+        raise ValueError(f"{shown!r} has no unit: write {shown.strip()}{example.lstrip(_DIGITS)}")
+    return found.size_bytes
+
+
+def _with_unit_in_xla_case(text: str) -> str:
+    """A size whose unit has the case in which XLA prints it: "80 GB", "1.5KiB"."""
+    return text.upper().replace("IB", "iB").replace("BYTE", "byte").replace("byteS", "bytes")
 
 
 def format_size(size_bytes: int) -> str:

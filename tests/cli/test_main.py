@@ -112,7 +112,7 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
         (["peak", "{profile}", "--top", "0"], 2, "argument --top: '0' is not a positive number"),
         (["peak", "{profile}", "--top", "ten"], 2, "--top: 'ten' is not a positive number"),
         (["peak", "{profile}", "--memory-space", "ram"], 2, "invalid choice: 'ram'"),
-        (["peak", "{profile}", "--limit", "80"], 2, "--limit: '80' is 80 bytes: write 80GiB"),
+        (["peak", "{profile}", "--limit", "80"], 2, "--limit: '80' has no unit: write 80GiB"),
         (
             ["peak", "{profile}", "--limit", "80G8"],
             2,

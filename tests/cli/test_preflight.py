@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hbmwatch import Fit
-from hbmwatch._cli.steps import size
 from tests.cli.support import run
 
 MODEL = """
@@ -207,22 +206,3 @@ def test_an_error_of_the_users_code_is_no_verdict(
     assert (status, out) == (3, "")
     assert err.startswith("Traceback (most recent call last):")
     assert err.splitlines()[-1].startswith(f"hbmwatch: {said}")
-
-
-@pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [
-        ("80gib", 80 * 2**30),
-        ("80 GB", 80 * 2**30),
-        ("80 gb", 80 * 2**30),
-        ("1.5g", 3 * 2**29),
-        ("1kIb", 2**10),
-        ("512 bytes", 512),
-        ("512 BYTES", 512),
-        ("512b", 512),
-        ("1048576", 2**20),
-    ],
-)
-def test_a_size_may_have_its_unit_in_any_case(text: str, size_bytes: int) -> None:
-    """A number without a unit is in bytes, unless it is too small for that."""
-    assert size(text) == size_bytes

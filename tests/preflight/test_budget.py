@@ -137,11 +137,32 @@ def test_a_file_that_is_no_baseline_is_refused(values: object, tmp_path: Path) -
         load_baseline(tmp_path / "hbm.json")
 
 
-@pytest.mark.parametrize("text", ["", "2", "-1MiB", "two percent"])
-def test_a_tolerance_is_a_share_or_a_size(text: str) -> None:
-    """The rest is refused; a bare number is bytes."""
-    if text == "2":
-        assert Tolerance.read(text) == Tolerance(size_bytes=2)
-        return
-    with pytest.raises(ValueError, match="neither a share"):
+@pytest.mark.parametrize(
+    ("text", "tolerance"),
+    [
+        ("2%", Tolerance(share=0.02)),
+        ("0", Tolerance()),
+        ("64MB", Tolerance(size_bytes=2**26)),
+        ("0.5 gib", Tolerance(size_bytes=2**29)),
+        ("67108864", Tolerance(size_bytes=2**26)),
+    ],
+)
+def test_a_tolerance_is_a_share_or_a_size(text: str, tolerance: Tolerance) -> None:
+    """A bare number is bytes, and units have base 1024."""
+    assert Tolerance.read(text) == tolerance
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "'' is not a size such as 64MiB, or a share such as 2%"),
+        ("2", "'2' has no unit: write 2MiB, or a share such as 2%"),
+        ("-1MiB", "'-1MiB' is not a size such as 64MiB, or a share such as 2%"),
+        ("two percent", "'two percent' is not a size such as 64MiB, or a share such as 2%"),
+    ],
+)
+def test_what_is_no_tolerance_is_refused(text: str, error: str) -> None:
+    """A small number without a unit can be a share or a size."""
+    with pytest.raises(ValueError) as refused:
         Tolerance.read(text)
+    assert str(refused.value) == error

@@ -22,7 +22,7 @@ X = jax.ShapeDtypeStruct((1, 512, 512), jnp.float32)
 def one():
     return 1
 
-@pytest.mark.limit_hbm("2 MiB")
+@pytest.mark.limit_hbm("2MB")
 def test_below(one):
     return (lambda x: x + one), X
 
@@ -33,6 +33,14 @@ def test_above():
 @pytest.mark.limit_hbm("1 MiB")
 def test_nothing():
     pass
+
+@pytest.mark.limit_hbm(2 * 2**20)
+def test_bytes():
+    return (lambda x: x + 1), X
+
+@pytest.mark.limit_hbm(14)
+def test_no_unit():
+    return (lambda x: x + 1), X
 
 @pytest.mark.limit_hbm("2 MiB")
 async def test_async():
@@ -71,11 +79,12 @@ def test_a_step_above_the_limit_fails_with_its_report(tmp_path: Path) -> None:
     (tmp_path / "test_memory.py").write_text(TESTS)
     out = ran(tmp_path)
 
-    assert "4 failed, 2 passed" in out
+    assert "5 failed, 3 passed" in out
     assert "limit_hbm: test_async must not be async" in out
     assert "limit_hbm cannot check test_method" in out
     assert "Does not fit cpu: needs 2 MiB; 1 MiB available; 1 MiB over the limit" in out
     assert "hbmwatch: " in out
+    assert "limit_hbm: '14' has no unit: write 14GiB" in out
     assert "test_nothing must return a step and its arguments" in out
 
 

@@ -14,6 +14,7 @@ from hbmwatch._records.sizes import (
     Size,
     format_change,
     format_size,
+    given_size,
     read_size,
 )
 
@@ -170,3 +171,47 @@ def test_a_change_is_printed_with_its_sign() -> None:
         "-256 MiB",
         "+1.00 GiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("80gib", 80 * G),
+        ("80 GB", 80 * G),
+        ("80 gb", 80 * G),
+        ("16GB", 16 * G),
+        ("16g", 16 * G),
+        ("1.5g", 3 * G // 2),
+        ("1kIb", K),
+        ("512 bytes", 512),
+        ("512 BYTES", 512),
+        ("512b", 512),
+        ("1048576", M),
+        ("16000000000", 16000000000),
+        ("16,000,000,000", 16000000000),
+        ("0", 0),
+    ],
+)
+def test_a_size_that_a_person_gives_has_its_unit_in_any_case(text: str, size_bytes: int) -> None:
+    """All units have base 1024, and a number without a unit is bytes."""
+    assert given_size(text, "80GiB") == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("80", "'80' has no unit: write 80GiB"),
+        ("80.5 ", "'80.5 ' has no unit: write 80.5GiB"),
+        ("1,024", "'1,024' has no unit: write 1,024GiB"),
+        ("80G8", "'80G8' is not a size such as 80GiB"),
+        ("16Gbit", "'16Gbit' is not a size such as 80GiB"),
+        ("16e9", "'16e9' is not a size such as 80GiB"),
+        ("-1GiB", "'-1GiB' is not a size such as 80GiB"),
+        ("", "'' is not a size such as 80GiB"),
+    ],
+)
+def test_a_size_without_a_meaning_is_refused(text: str, error: str) -> None:
+    """The error proposes a unit for a number that is too small to be a number of bytes."""
+    with pytest.raises(ValueError) as refused:
+        given_size(text, "80GiB")
+    assert str(refused.value) == error
