@@ -199,8 +199,8 @@ _DRIVER_WORDINGS = (
     Wording(
         "gpu-nccl",  # and RCCL's "HIP failure"
         _DRIVER,
-        " failure ",
-        r"(?:(?<=uda failure )|(?<=UDA failure )|(?<=HIP failure ))(?:\d{1,4} )?'out of memory'",
+        " failure",
+        r"(?:(?<=uda failure)|(?<=UDA failure)|(?<=HIP failure)):?(?: \d{1,4})? 'out of memory'",
         "quoted",
         needle="'out of memory'",
     ),
@@ -208,7 +208,7 @@ _DRIVER_WORDINGS = (
         "gpu-nccl-alloc",  # RCCL has the same words, with "CUDA" too
         _DRIVER,
         "ailed to CUDA ",
-        r"[cm]alloc(?![\w-])(?: async)?(?: <#requested_bytes> bytes"
+        r"[cm]alloc(?![\w-])(?: async)?(?:(?: of)? [`'\"]?<requested_bytes>"
         r"|(?<=WARN Failed to CUDA .alloc)|(?<=WARN Failed to CUDA .alloc async))",
         "quoted",
         is_unexplained=True,
@@ -350,7 +350,7 @@ _HOST_WORDINGS = (
         "host-nccl",
         _HOST,
         "ailed to CUDA host alloc",
-        "(?: <#requested_bytes> bytes|(?<=WARN Failed to CUDA host alloc))",
+        "(?:(?: of)? [`'\"]?<requested_bytes>|(?<=WARN Failed to CUDA host alloc))",
         "quoted",
         is_unexplained=True,
     ),

@@ -105,7 +105,7 @@ class Wording(NamedTuple):
 
 # The names of errors of CUDA and ROCm, and how NCCL and the runtimes quote their texts.
 _GPU_ERROR = re.compile(
-    r"[CcHh](?:uda|UDA|ip|IP)(?: failure (?:\d{1,4} )?'([^']{1,80})| error: (\w[\w ]{1,60})"
+    r"[CcHh](?:uda|UDA|ip|IP)(?: failure:?(?: \d{1,4})? '([^']{1,80})| error: (\w[\w ]{1,60})"
     r"|_ERROR_(\w{1,60})|Error([A-Z]\w{1,60}))"
 )
 _GPU_MEMORY = re.compile("out ?_?of ?_?memory|MemoryAllocation", re.IGNORECASE)
