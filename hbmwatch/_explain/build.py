@@ -19,12 +19,13 @@ from hbmwatch._explain import notes
 from hbmwatch._explain.breakdown import breakdown
 from hbmwatch._explain.capture import Captured, capture
 from hbmwatch._explain.conclude import add_findings
+from hbmwatch._explain.donated import remember_lost
 from hbmwatch._explain.failure import FailedCall, Proved, Settings
 from hbmwatch._explain.holders import with_holders
 from hbmwatch._explain.problems import Problems
 from hbmwatch._explain.transfer import FailedTransfer, failed_transfer
 from hbmwatch._findings import vmem
-from hbmwatch._jax.device import deleted_paths, device_memory, devices_of
+from hbmwatch._jax.device import deleted_arguments, device_memory, devices_of
 from hbmwatch._jax.lowered import CallInfo, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.process import this_process
@@ -221,8 +222,10 @@ def _device_memory(
     at_run_time = message.phase != "compile"
     if not devices and at_run_time:
         devices = jax.local_devices()[:1]
-    deleted = deleted_paths(failed.function_object, failed.args, failed.kwargs)
-    return with_holders(device_memory(devices, args, deleted, at_run_time), args)
+    deleted = deleted_arguments(failed.function_object, failed.args, failed.kwargs)
+    remember_lost(failed.function_name, (array for _, array in deleted))
+    paths = tuple(path for path, _ in deleted)
+    return with_holders(device_memory(devices, args, paths, at_run_time), args)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from hbmwatch._explain.donated import may_be_of_lost, note_on_lost
 from hbmwatch._explain.errors import (
     HbmOomError,
     ReportNote,
@@ -139,7 +140,7 @@ def _explained(
     known = report_of(error)
     found = find_oom(error) if known is None else None
     if found is None:
-        note = possibility(error) if known is None else ""
+        note = _note_on(error, failed_call) if known is None else ""
         if note and note not in notes_of(error):
             error.add_note(note)
         return None, known
@@ -149,6 +150,13 @@ def _explained(
     carrier = _carrier(error, link, message, report, settings.top)
     _tell(report, carrier, settings)
     return (None if carrier is error else carrier), report
+
+
+def _note_on(error: Exception, failed_call: Callable[[], FailedCall]) -> str:
+    """What to add to an error that is no OOM, and may be one or follow from one; "" for others."""
+    if may_be_of_lost(error):
+        return note_on_lost(failed_call())
+    return possibility(error)
 
 
 def _carrier(

@@ -115,14 +115,14 @@ def buffer_address(array: Any, device: Any | None = None) -> int | None:
         return None
 
 
-def deleted_paths(
+def deleted_arguments(
     fun: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """The pytree paths of the donated arguments that are deleted."""
-    leaves = named_leaves(fun, args, kwargs)
-    arrays = (
+) -> list[tuple[str, Any]]:
+    """The arguments of a call that are deleted, with their pytree paths."""
+    return [
         (path, leaf)
-        for path, leaf in leaves
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-    )
-    return tuple(path for path, array in arrays if array.is_deleted())
+        for path, leaf in named_leaves(fun, args, kwargs)
+        if isinstance(leaf, jax.Array)
+        and not isinstance(leaf, jax.core.Tracer)
+        and leaf.is_deleted()
+    ]
