@@ -211,7 +211,6 @@ _DRIVER_WORDINGS = (
         r"[cm]alloc(?![\w-])(?: async)?(?:(?: of)? [`'\"]?<requested_bytes>"
         r"|(?<=WARN Failed to CUDA .alloc)|(?<=WARN Failed to CUDA .alloc async))",
         "quoted",
-        is_unexplained=True,
     ),
     Wording(
         "gpu-operation",
@@ -243,7 +242,6 @@ _DRIVER_WORDINGS = (
         r"|the resource allocation failed|the library was not initialized"
         r"|rocblas_status_memory_error)",
         "log",
-        is_unexplained=True,
     ),
     Wording(
         "gpu-cudnn",
@@ -352,7 +350,6 @@ _HOST_WORDINGS = (
         "ailed to CUDA host alloc",
         "(?:(?: of)? [`'\"]?<requested_bytes>|(?<=WARN Failed to CUDA host alloc))",
         "quoted",
-        is_unexplained=True,
     ),
     Wording("host-transfer-buffer", _HOST, "ailed to allocate host memory for transfer buffer"),
     Wording(

@@ -6,6 +6,7 @@ Everything here takes time in proportion to the text, whatever the text is.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 # Each quote of a quote doubles the backslashes before a letter.
 _ESCAPE = r"(?<!\\)\\{1,64}+"
@@ -71,6 +72,11 @@ _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " 
 _BOX_END = re.compile(r"""(?<![│┃ \t])(?:[│┃ \t]++(?=\v?\n|$)|[ \t]*+[│┃]++(?=['"<]))""")
 
 
+# How long a line is at least that a terminal breaks, and how many there are at least.
+_NARROWEST, _LEAST_FULL_LINES = 60, 2
+_IN_WORD = re.compile(r"\S(?!\[|\d{4}-\d\d-\d\d|[IWEF]\d{4} )\S")  # the next line is not logged
+
+
 def strip_log_decoration(text: str, mark: str = "") -> str:
     """The text without colors, escapes, payloads, prefixes of lines, and logs of what fits.
 
@@ -111,6 +117,32 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
     if "│" in text or "┃" in text:
         text = _BOX_END.sub("", text)
     return _PREFIX.sub("\n", "\n" + text)[1:]
+
+
+def join_broken_words(text: str) -> tuple[str, list[int]]:
+    """The text without the line breaks that a terminal has put into words.
+
+    A terminal breaks each line at its width: the lines of the most common length, of those that are
+    long enough, are the full ones. A word that ends such a line need not be broken, so the result
+    is worth trying, and no more.
+
+    Returns:
+        The text, and the numbers that its lines have where one has been joined to the next one.
+    """
+    lines = text.split("\n")
+    lengths = Counter(map(len, lines[:-1]))
+    width = max((n for n in lengths if n >= _NARROWEST), key=lambda n: lengths[n], default=0)
+    if lengths[width] < _LEAST_FULL_LINES:
+        return text, []
+    kept, joined = [""], []
+    for number, line in enumerate(lines):
+        is_full = number > 0 and len(lines[number - 1]) == width
+        if is_full and _IN_WORD.match(kept[-1][-1:] + line[:10]):
+            kept[-1] += line
+            joined.append(len(kept) - 1)
+        else:
+            kept.append(line)
+    return "\n".join(kept[1:]), joined
 
 
 def _without_emphasis(text: str) -> str:

@@ -8,12 +8,17 @@ steps take time in proportion to the text.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from hbmwatch._messages.build import build_message
-from hbmwatch._messages.log_text import collapse_whitespace, strip_log_decoration
+from hbmwatch._messages.log_text import (
+    collapse_whitespace,
+    join_broken_words,
+    strip_log_decoration,
+)
 from hbmwatch._messages.statements import Oom, find_ooms
 from hbmwatch._messages.table import HINTS
 from hbmwatch._records.message import OomMessage
@@ -34,12 +39,14 @@ class _Read(NamedTuple):
         flat_text: The same, each run of white space as one space.
         ooms: The OOMs in it.
         lines: The plain text if its lines are those of the given text; else the text that has them.
+        joined: The numbers of the lines that another line of the given text has been added to.
     """
 
     plain_text: str
     flat_text: str
     ooms: list[Oom]
     lines: str
+    joined: Sequence[int] = ()
 
 
 class Located(NamedTuple):
@@ -88,6 +95,24 @@ def locate_ooms(text: str) -> list[Located]:
 
 
 def _read(text: str) -> _Read:
+    """What a text says; with the words whole that a terminal broke, if it says more then."""
+    read = _read_lines(text)
+    if len(text) < _SHORT:
+        joined_text, joined = join_broken_words(text)
+        if joined:
+            joined_read = _read_lines(joined_text)
+            if _what_is_stated(joined_read) > _what_is_stated(read):
+                return joined_read._replace(joined=joined)
+    return read
+
+
+def _what_is_stated(read: _Read) -> int:
+    """How many figures were found: a broken number can make two OOMs of one."""
+    matches = [statement.match for oom in read.ooms for statement in oom.statements]
+    return sum(group is not None for match in matches for group in match.groups())
+
+
+def _read_lines(text: str) -> _Read:
     """The text without log decoration, the same as flat text, and the OOMs in it."""
     plain_text = strip_log_decoration(text, _MARK)
     flat_text = collapse_whitespace(plain_text)
@@ -115,7 +140,7 @@ def _relevant_part(text: str) -> str:
 def _located(read: _Read) -> list[Located]:
     """The OOMs with their lines, and with the lines of the plain text that are about each."""
     starts, parts = _split_text(read)
-    lines = _line_numbers(read, starts)
+    lines = [n + bisect.bisect_left(read.joined, n) for n in _line_numbers(read, starts)]
     return [
         Located(line, build_message(part.replace(_MARK, ""), read.flat_text, oom))
         for line, part, oom in zip(lines, parts, read.ooms, strict=True)
@@ -139,7 +164,7 @@ def _line_numbers(read: _Read, starts: Sequence[int]) -> list[int]:
 
 def _split_text(read: _Read) -> tuple[list[int], list[str]]:
     """Where each OOM begins in the plain text, and its lines. The flat text has the same words."""
-    plain_text, flat_text, _, _ = read
+    plain_text, flat_text = read.plain_text, read.flat_text
     edges = []
     position = words = 0
     for oom in read.ooms:

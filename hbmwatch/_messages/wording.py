@@ -68,9 +68,6 @@ class Wording(NamedTuple):
             of hbmwatch on an error, or the line that HbmOomError adds to it.
         needle: Literal text of the pattern, for an anchor that is a common phrase: a text without
             the needle is not searched for the anchor.
-        is_unexplained: Whether the words give no reason for the failure. Then it is no OOM if the
-            last error of CUDA or ROCm that is named before it is another one: after an illegal
-            access, each allocation fails.
         after: A regular expression for a word that stands shortly before, where others use the
             same words too.
     """
@@ -81,7 +78,6 @@ class Wording(NamedTuple):
     pattern: str = ""
     source: Source = "error"
     needle: str = ""
-    is_unexplained: bool = False
     after: str = ""
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
@@ -92,25 +88,49 @@ class Wording(NamedTuple):
         matcher = _compiled(self.anchor, self.pattern)
         while start >= 0:
             match = matcher.match(text, start)
-            if match and self._fits(text, start):
+            if match and self._fits(match):
                 yield match
             start = text.find(self.anchor, start + len(self.anchor))
 
-    def _fits(self, text: str, start: int) -> bool:
+    def _fits(self, match: re.Match[str]) -> bool:
         """Whether the text before a match lets it be what the row says."""
-        if self.after and not re.search(self.after, text[max(0, start - _SHORTLY_BEFORE) : start]):
+        before = match.string[max(0, match.start() - _SHORTLY_BEFORE) : match.start()]
+        if self.after and not re.search(self.after, before):
             return False
-        return not (self.is_unexplained and _has_other_cause(text, start))
+        return not (self._may_have_other_cause(match) and _has_other_cause(match))
+
+    def _may_have_other_cause(self, match: re.Match[str]) -> bool:
+        """Whether it is an allocation that fails on a GPU, and the words do not say why.
+
+        Then it is no OOM if CUDA or ROCm names another error: after an illegal access, each
+        allocation fails.
+        """
+        is_failure = self.source in ("error", "log", "retry_log", "quoted")
+        may_be_gpu = self.implies.platform in ("gpu", None)
+        return is_failure and may_be_gpu and not _REASON.search(match[0])
 
 
+# Words that say that memory ran out, and not only that an allocation failed.
+_REASON = re.compile(
+    r"out ?_?of ?_?(?:\w{1,20} )?(?:memory|resources)|exhausted|exceeds|not enough|\boom\b"
+    r"|memoryallocation|memory_error|bytes free|free mem",
+    re.IGNORECASE,
+)
 # The names of errors of CUDA and ROCm, and how NCCL and the runtimes quote their texts.
 _GPU_ERROR = re.compile(
     r"[CcHh](?:uda|UDA|ip|IP)(?: failure:?(?: \d{1,4})? '([^']{1,80})| error: (\w[\w ]{1,60})"
     r"|_ERROR_(\w{1,60})|Error([A-Z]\w{1,60}))"
 )
-_GPU_MEMORY = re.compile("out ?_?of ?_?memory|MemoryAllocation", re.IGNORECASE)
+_GPU_MEMORY_OR_HARMLESS = re.compile(
+    r"out ?_?of ?_?memory|Memory_?Allocation|not ?_?ready|not ?_?supported|no ?_?device\b"
+    # The driver reports a host that pins no more memory as an error of the operating system.
+    r"|peer ?_?access|not ?_?found|operating_system|OS call failed",
+    re.IGNORECASE,
+)
 _CAUSE_BEFORE = 2000
 _SHORTLY_BEFORE = 300
+# Between an allocation and the error that it ends with: "bytes; result: CUDA_ERROR_...".
+_TO_CAUSE = re.compile(r"(?: bytes)?[)'\"]{0,2}[:;] (?:result: )?(?:(?!CUDA|HIP)[A-Z_]{3,40}: )?")
 
 # Between two sentences of a message: what ends the first one, and what a person puts between them,
 # such as a bullet, a dash or the marks of code. "12.2G free`, - `There are" has all of it.
@@ -133,11 +153,19 @@ def optional(*pieces: str) -> str:
     return "".join(f"(?:{piece}" for piece in pieces) + ")?" * len(pieces)
 
 
-def _has_other_cause(text: str, start: int) -> bool:
-    """Whether the last error of CUDA or ROCm that is named shortly before is not memory."""
-    before = text[max(0, start - _CAUSE_BEFORE) : start]
-    named = next(reversed(_GPU_ERROR.findall(before)), None)
-    return named is not None and not _GPU_MEMORY.match("".join(named))
+def _has_other_cause(match: re.Match[str]) -> bool:
+    """Whether the error of CUDA or ROCm that is named next to an allocation is not memory.
+
+    That is the one that its text ends with, else the last one that is named shortly before.
+    """
+    text = match.string
+    joint = _TO_CAUSE.match(text, match.end())
+    named = _GPU_ERROR.match(text, joint.end()) if joint else None
+    if named is None:
+        start = match.start()
+        before = _GPU_ERROR.finditer(text, max(0, start - _CAUSE_BEFORE), start)
+        named = next(reversed(list(before)), None)
+    return named is not None and not _GPU_MEMORY_OR_HARMLESS.match(named[named.lastindex or 0])
 
 
 @functools.cache

@@ -137,6 +137,11 @@ HARMLESS = {
     "prose on NCCL": "it failed to CUDA malloc-like functions",
     "prose on NCCL's words": "I have failed to CUDA calloc in my tutorial",
     "prose on NCCL and the host": "I have failed to CUDA host alloc in my tutorial",
+    "NVLink SHARP, which its configuration fails": (
+        "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 2 'out "
+        "of memory'. This is usually caused by a system or configuration error in the Fabric "
+        "Manager or NVSwitches."
+    ),
     "several buffers": "Not enough space to allocate 4 B DRAM buffers",
     "prose on banks": "Not enough space to allocate 100 B DRAM buffer in my blog",
     "prose on banks of L1": "Not enough space to allocate 100 B L1 buffer across banks",
@@ -181,7 +186,24 @@ UNEXPLAINED = {
     "cut": f"{NCCL}Failed to CUDA calloc",
     "host": f"{NCCL}Failed to CUDA host alloc 128 bytes",
     "cuBLAS": "failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED",
+    "cuBLAS that allocates": "failed to create cublas handle: CUBLAS_STATUS_ALLOC_FAILED",
+    "cuDNN": "INTERNAL: CUDNN_STATUS_ALLOC_FAILED",
+    "cuFFT": "cuda_fft.cc:140] Failed to make cuFFT batched plan:2",
+    "the driver": "failed to allocate 1.00GiB (1073741824 bytes) from device",
+    "the pool of the driver": "cuMemAllocAsync failed to allocate 1073741824 bytes",
+    "a kind of memory": "could not allocate device of size: 1073741824",
+    "the pool": "Failed to allocate request for 4.50GiB (4831838208B) on device ordinal 0",
+    "pinned memory": "failed to allocate 8.0KiB (8192 bytes) of pinned host memory",
+    "a constant": "Failed to allocate 16 bytes for new constant",
 }
+# Errors of the GPU after which allocations go on.
+PASSING_CAUSES = (
+    "hipErrorPeerAccessAlreadyEnabled",
+    "CUDA_ERROR_NOT_SUPPORTED: operation not supported",
+    "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
+    f"{NCCL}Cuda failure 600 'not ready'",
+    "CUDA_ERROR_OPERATING_SYSTEM: OS call failed",
+)
 OTHER_CAUSES = (
     f"{NCCL}Cuda failure 700 'an illegal memory access was encountered'",
     f"{NCCL}Cuda failure 'unspecified launch failure'",
@@ -211,6 +233,39 @@ def test_an_allocation_that_fails_after_another_error_is_none(name: str, cause: 
     ]
     # The third text states an OOM before the other error.
     assert found == [False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("cause", PASSING_CAUSES)
+@pytest.mark.parametrize("name", UNEXPLAINED)
+def test_an_allocation_that_fails_after_a_passing_error_is_an_oom(name: str, cause: str) -> None:
+    """Such errors are no reason why an allocation fails."""
+    assert parse_oom(f"{cause}\n{UNEXPLAINED[name]}") is not None
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_oom"),
+    [
+        (": CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", False),
+        (": INTERNAL: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", False),
+        ("; result: hipErrorIllegalAddress", False),
+        (": CUDA_ERROR_OUT_OF_MEMORY: out of memory", True),
+        (": HIP_ERROR_OutOfMemory", True),
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "failed to allocate 1.00GiB (1073741824 bytes) from device",
+        "cuMemAllocAsync failed to allocate 1073741824 bytes",
+        "failed to alloc 1073741824 bytes unified memory",
+        "failed to alloc 1073741824 bytes on host",
+    ],
+)
+def test_the_error_that_an_allocation_ends_with_is_its_cause(
+    text: str, cause: str, is_oom: bool
+) -> None:
+    """Whatever was named before it."""
+    assert (parse_oom(text + cause) is not None) is is_oom
 
 
 @pytest.mark.parametrize("name", HARMLESS)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from hbmwatch import parse_oom
+from hbmwatch._messages.parse import locate_ooms
 from tests.messages.samples import SAMPLES, sample, without_text
 
 
@@ -131,3 +132,32 @@ def test_a_wrapped_message_is_read_as_the_bare_one(wrapping: str) -> None:
     read = {name: parse_oom(text) for name, text in wrapped.items()}
     assert {name: without_text(message) for name, message in read.items()} == bare
     assert [message and message.text for message in read.values()] == list(wrapped.values())
+
+
+ERRORS = "".join(
+    f"[{rank}] 2019-05-29 23:55:5{rank}.555823: E external/xla/cuda_driver.cc:828] failed to "
+    f"allocate {size / 2**20:.2f}M ({size} bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of "
+    f"memory\n[{rank}] 2019-05-29 23:55:5{rank}.581962: E external/xla/cudnn_conv_algorithm_picker"
+    f".cc:525] Resource exhausted: Failed to allocate request for {size / 2**20:.2f}MiB ({size}B) "
+    "on device ordinal 0\n"
+    for rank, size in ((1, 553648128), (7, 1224736768), (3, 2097152))
+)
+
+
+@pytest.mark.parametrize("width", range(80, 150))
+def test_errors_that_a_terminal_breaks_in_words_are_all_read(width: int) -> None:
+    """Each with its figures, at the line on which it begins."""
+    rows = [
+        line[start : start + width]
+        for line in ERRORS.split("\n")
+        for start in range(0, max(len(line), 1), width)
+    ]
+    found = locate_ooms("\n".join(["step 7", *rows]))
+
+    sizes = [one.message.requested_bytes for one in found]
+    assert sizes == [553648128, 1224736768, 2097152]
+    begins = [
+        2 + sum(-(-len(line) // width) for line in ERRORS.split("\n")[: 2 * n]) for n in range(3)
+    ]
+    assert [one.line for one in found] == begins
+    assert {one.message.pool for one in found} == {"allocator"}
