@@ -130,8 +130,8 @@ def _run(options: argparse.Namespace) -> int:
         print_on_stderr(str(error))
     if unreadable:
         raise unreadable[-1]
-    if not count and not options.json:
-        print_on_stderr("no device out-of-memory error found in the input")
+    if not count and ends and not options.json:
+        print_on_stderr(_nothing_in(ends))
     for sentence in profiles:
         print_on_stderr(sentence)
     for note in dict.fromkeys(possible_oom(end.text()) for end in ends.values()):
@@ -141,6 +141,13 @@ def _run(options: argparse.Namespace) -> int:
     if lost:
         print_on_stderr(_lost_peers(lost))
     return DONE if count else NOTHING_FOUND
+
+
+def _nothing_in(ends: Mapping[str, LogEnd]) -> str:
+    """That logs have no error, and how much was read."""
+    lines = sum(end.line_count for end in ends.values())
+    files = _shown(next(iter(ends))) if len(ends) == 1 else f"{len(ends)} files"
+    return f"no device out-of-memory error in {lines:,} line{'s' * (lines != 1)} of {files}"
 
 
 def _lost_peers(lost: Mapping[str, str]) -> str:
@@ -158,7 +165,7 @@ def _find(
 ) -> Iterator[_Found]:
     """The errors of a log, or the reports that a file stores; else keep the end of the log.
 
-    What a file is that is a profile instead is added to `profiles`.
+    What a file is that is a profile instead is added to `profiles`, and it has no end.
     """
     end = LogEnd()
     count, first = 0, b""
@@ -179,8 +186,10 @@ def _find(
     except CommandError as error:
         unreadable.append(error)
     if not count:
-        ends[file] = end
-        profiles += _profile(file, first)
+        of_profile = _profile(file, first)
+        profiles += of_profile
+        if not of_profile:
+            ends[file] = end
 
 
 def _profile(file: str, first: bytes) -> list[str]:

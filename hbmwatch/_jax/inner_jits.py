@@ -60,4 +60,4 @@ class WithInner:
         return other is self or other is self.step
 
     def __hash__(self) -> int:
-        return object.__hash__(self.step)
+        return hash(self.step)

@@ -53,16 +53,23 @@ def read_job_log(blocks: Iterable[bytes]) -> JobLog:
 
 
 class LogEnd:
-    """The end of a log that is read in blocks."""
+    """The end of a log that is read in blocks, and how many lines the log has."""
 
     def __init__(self) -> None:
         self._data = b""
+        self._breaks = 0
 
     def passed(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """The blocks, unchanged."""
         for block in blocks:
             self._data = (self._data + block)[-_END:]
+            self._breaks += block.count(b"\n")
             yield block
+
+    @property
+    def line_count(self) -> int:
+        """The number of lines, also counting a last one that has no line break."""
+        return self._breaks + (not self._data.endswith(b"\n"))
 
     def text(self) -> str:
         """Without log decoration."""

@@ -35,7 +35,8 @@ def apply(step: Callable[..., Any], edits: tuple[Edit, ...]) -> Any:
             f"{getattr(step, '__name__', 'the step')} wraps a jitted function, and a change "
             "would leave out what the wrapper does: apply it to the jitted function"
         )
-    watched_alike = getattr(step, "watched_alike", None)
+    # The watched function may be inside of partials; `owner` is then the function itself.
+    watched_alike = getattr(step, "watched_alike", None) or getattr(owner, "watched_alike", None)
     if hasattr(owner, "watched_alike"):
         owner = owner.__wrapped__
     if inner_jit(owner) is None:

@@ -69,8 +69,14 @@ class PeakSummary:
     other_ops: tuple[PeakOp, ...] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        size = f"{format_size(self.peak_bytes)} of {text.memory_space_name(self.memory_space)}"
-        return f"<PeakSummary of {text.clean(self.module, 60)}: {size}, {len(self.ops)} buffers>"
+        module = text.clean(self.module, 60)
+        return f"<PeakSummary of {module}: {self._size()}, {len(self.ops)} buffers>"
+
+    def _size(self) -> str:
+        """The peak with its memory space; "hbm" is the main memory of a GPU and a CPU, too."""
+        space = self.memory_space
+        name = "memory" if space == "hbm" else text.memory_space_name(space)
+        return f"{format_size(self.peak_bytes)} of {name}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """How IPython shows it."""
@@ -119,8 +125,7 @@ class PeakSummary:
             top: How many rows it has at most; the others are one line.
         """
         head = (
-            f"Peak of {text.clean(self.module, 60)}: {format_size(self.peak_bytes)} of "
-            f"{text.memory_space_name(self.memory_space)}"
+            f"Peak of {text.clean(self.module, 60)}: {self._size()}"
             f"{text.program_point(self.peak_position, len(self.heap_bytes))}"
         )
         kinds = text.packed(text.by_kind(self.ops), indent=2)

@@ -116,14 +116,17 @@ class Comparison:
 
         None if one of the reports could not look for any, or not for all that the other has.
         """
-        if any(text.startswith("findings") for text in (*self.before.missing, *self.after.missing)):
-            return None
         if self.why_no_findings():
             return None
         return _without_pairs(self.before.findings, self.after.findings)
 
     def why_no_findings(self) -> str:
         """Why the findings say nothing of the change; "" if they do, or if there are none."""
+        for which, report in (("first", self.before), ("second", self.after)):
+            for problem in report.missing:
+                if problem.startswith("findings"):
+                    reason = f"the {which} has none ({problem.rstrip(': ')})"
+                    return f"The findings cannot be compared: {reason}."
         if not self.before.findings and not self.after.findings:
             return ""
         reports = (self.before, self.after)
@@ -165,6 +168,7 @@ class Comparison:
             "findings": None
             if found is None
             else {"gone": plain(found[0]), "new": plain(found[1])},
+            "why_no_findings": self.why_no_findings(),
         }
 
 

@@ -81,7 +81,7 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
-        (["explain", "{here}/log"], 1, "no device out-of-memory error found in the input"),
+        (["explain", "{here}/log"], 1, "no device out-of-memory error in 1 line of {here}/log"),
         (["explain", "{here}/empty.xplane.pb"], 3, "{here}/empty.xplane.pb is empty"),
         (["fold", "{here}/folder"], 1, "no out-of-memory error found in {here}/folder"),
         (["explain", "{here}/no"], 3, "cannot read {here}/no: No such file or directory"),

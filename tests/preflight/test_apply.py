@@ -286,6 +286,27 @@ def test_a_watched_step_stays_watched() -> None:
     assert [report.function for report in seen] == ["step"]
 
 
+def test_a_partial_of_a_watched_step_stays_watched() -> None:
+    """With the arguments that the partial has."""
+    seen: list[Any] = []
+    watched = watch_hbm(grow, on_oom=seen.append, static_argnames="n")
+    step = functools.partial(watched, jnp.full(8, 3.0))
+    call = call_of(step, (jnp.ones(8),), {"n": 1}, None)
+    changed = apply(step, (first_edit("donation", call, "state"),))
+
+    state = jnp.ones(8)
+    np.testing.assert_array_equal(changed(state, n=1)[0], jnp.full(8, 4.0))
+    assert state.is_deleted()
+    with pytest.raises(HbmOomError):
+        changed(jnp.ones(8), n=2**50)
+    assert [report.function for report in seen] == ["grow"]
+
+
+def grow(added: Any, state: Any, n: int) -> Any:
+    """A step with a constant in front of its state."""
+    return state + added, jnp.broadcast_to(state[0], (n,)) * 2
+
+
 def pickled_step(state: Any) -> Any:
     """A step that pickles by its name."""
     return state * 2

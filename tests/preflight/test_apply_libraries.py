@@ -198,6 +198,7 @@ def test_a_changed_step_stays_watched_and_can_be_lowered(name: str) -> None:
     watched = apply(watch_hbm(library.step), (edit,))
 
     assert hasattr(watched, "watched_alike")
+    assert (changed == library.step, hash(changed)) == (True, hash(library.step))
     assert_alike(library.trained(watched), expected(name))
     assert fits(changed, *library.args(), limit_bytes=2**30).fits
 
