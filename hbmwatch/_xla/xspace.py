@@ -59,11 +59,13 @@ def _device_type(plane: XPlane) -> str:
     if not plane.name.startswith("/device:"):
         return ""
     names = {entry.key: entry.value.name for entry in plane.stat_metadata}
-    stats = {names.get(stat.metadata_id): stat for stat in plane.stats}
-    if "device_vendor" in stats:
-        vendor = stats["device_vendor"]
-        return f"{vendor.str_value or names.get(vendor.ref_value, '')} GPU".strip()
-    return stats["device_type_string"].str_value if "device_type_string" in stats else ""
+    texts = {
+        names.get(stat.metadata_id): stat.str_value or names.get(stat.ref_value, "")
+        for stat in plane.stats
+    }
+    if "device_vendor" in texts:
+        return f"{texts['device_vendor']} GPU".strip()
+    return texts.get("device_type_string", "")
 
 
 def label_modules(modules: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:

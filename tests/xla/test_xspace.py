@@ -69,6 +69,15 @@ def test_the_devices_of_a_profile_are_known(
     assert read_contents(space(*planes)).device_types == expected
 
 
+def test_the_kind_of_a_device_may_be_a_reference() -> None:
+    """A profiler may keep a string once, as the name of another statistic."""
+    plane_of_device = device(0, "")
+    plane_of_device["stat_metadata"].append({"key": 9, "value": {"id": 9, "name": "TPU v6 Lite"}})
+    plane_of_device["stats"][1] = {"metadata_id": 1, "ref_value": 9}
+
+    assert read_contents(space(plane_of_device)).device_types == {"TPU v6 Lite"}
+
+
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"no profile at all", bytes(64)])
 def test_what_is_no_profile_is_refused(data: bytes) -> None:
     """Empty, cut and foreign bytes give a sentence with the file's name."""
