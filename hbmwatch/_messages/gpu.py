@@ -64,7 +64,7 @@ _POOL_WORDINGS = (
         "Allocator (",
         r"<allocator>\) ran out of memory trying to allocate"
         + f"(?: <approx_requested_bytes>{_FAILED}"
-        + r"(?: \(rounded to <#rounded_up_requested_bytes>\))?|$)",
+        + r"(?: \(rounded to <#rounded_up_requested_bytes>\))?| ?$)",
         "log",
     ),
     Wording(

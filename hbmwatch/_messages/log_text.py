@@ -72,9 +72,11 @@ _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " 
 _BOX_END = re.compile(r"""(?<![│┃ \t])(?:[│┃ \t]++(?=\v?\n|$)|[ \t]*+[│┃]++(?=['"<]))""")
 
 
+# How a container runtime begins each line; after "P" it has broken the line at its longest length.
+_OF_RUNTIME = re.compile(r"\d{4}-\d\d-\d\dT\S{1,40} std(?:out|err) (?P<tag>[FP]) ")
 # How long a line is at least that a terminal breaks, and how many there are at least.
 _NARROWEST, _LEAST_FULL_LINES = 60, 2
-_IN_WORD = re.compile(r"\S(?!\[|\d{4}-\d\d-\d\d|[IWEF]\d{4} )\S")  # the next line is not logged
+_IN_WORD = re.compile(r"\S(?!\[|\d{4}-\d\d-\d\d|[IWEF](?:\d{4})? )\S")  # the next line is not logged
 
 
 def strip_log_decoration(text: str, mark: str = "") -> str:
@@ -120,7 +122,7 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
 
 
 def join_broken_words(text: str) -> tuple[str, list[int]]:
-    """The text without the line breaks that a terminal has put into words.
+    """The text without the line breaks that a terminal or a container runtime has put into words.
 
     A terminal breaks each line at its width: the lines of the most common length, of those that are
     long enough, are the full ones. A word that ends such a line need not be broken, so the result
@@ -132,17 +134,25 @@ def join_broken_words(text: str) -> tuple[str, list[int]]:
     lines = text.split("\n")
     lengths = Counter(map(len, lines[:-1]))
     width = max((n for n in lengths if n >= _NARROWEST), key=lambda n: lengths[n], default=0)
-    if lengths[width] < _LEAST_FULL_LINES:
-        return text, []
+    width = width if lengths[width] >= _LEAST_FULL_LINES else 0
     kept, joined = [""], []
-    for number, line in enumerate(lines):
-        is_full = number > 0 and len(lines[number - 1]) == width
-        if is_full and _IN_WORD.match(kept[-1][-1:] + line[:10]):
-            kept[-1] += line
-            joined.append(len(kept) - 1)
-        else:
+    for before, line in zip(["", *lines], lines, strict=False):
+        rest = _rest_of_line(before, line, width)
+        if rest is None:
             kept.append(line)
+        else:
+            kept[-1] += rest
+            joined.append(len(kept) - 1)
     return "\n".join(kept[1:]), joined
+
+
+def _rest_of_line(before: str, line: str, width: int) -> str | None:
+    """What a line adds to the line before it; None if it is one of its own."""
+    runtime, continued = _OF_RUNTIME.match(before), _OF_RUNTIME.match(line)
+    if runtime and continued:
+        return line[continued.end() :] if runtime["tag"] == "P" else None
+    is_full = width > 0 and len(before) == width
+    return line if is_full and _IN_WORD.match(before[-1:] + line[:10]) else None
 
 
 def _without_emphasis(text: str) -> str:

@@ -25,6 +25,8 @@ from hbmwatch._records.message import OomMessage
 
 # A shorter text is read whole.
 _SHORT = 1 << 16
+# A longer text is not searched for words that a terminal broke.
+_LONGEST_JOINED = 1 << 18
 # How much of a longer text is read before its first hint, and after its last one.
 _BEFORE_HINT, _AFTER_HINT = 2000, 1 << 16
 # Stands before a line break that the text does not have as such.
@@ -97,7 +99,7 @@ def locate_ooms(text: str) -> list[Located]:
 def _read(text: str) -> _Read:
     """What a text says; with the words whole that a terminal broke, if it says more then."""
     read = _read_lines(text)
-    if len(text) < _SHORT:
+    if len(text) < _LONGEST_JOINED:
         joined_text, joined = join_broken_words(text)
         if joined:
             joined_read = _read_lines(joined_text)
@@ -116,6 +118,8 @@ def _read_lines(text: str) -> _Read:
     """The text without log decoration, the same as flat text, and the OOMs in it."""
     plain_text = strip_log_decoration(text, _MARK)
     flat_text = collapse_whitespace(plain_text)
+    if plain_text[-1:].isspace():
+        flat_text += " "  # so a number that ends the text is whole
     ooms = list(find_ooms(flat_text))
     if not ooms and len(plain_text) < _SHORT:
         # A terminal breaks lines within words too.

@@ -178,7 +178,10 @@ def _same_oom(
         return _repeats_same_error(flat_text, statement, group, between)
     if source == "quoted":
         return gap < _NEAR
-    return statement.row not in {other.row for other in group}
+    same_row = [other for other in group if other.row == statement.row]
+    # Several processes may write the lines of equal errors to one log in turn.
+    is_repeated = gap < _NEAR and any(other.match[0] == statement.match[0] for other in same_row)
+    return not same_row or (is_repeated and "error" in sources)
 
 
 def _repeats_same_error(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
-from hbmwatch import watch_hbm
+from hbmwatch import HbmOomError, watch_hbm
 from hbmwatch._explain.host_memory import available_bytes
 from tests.live import PETABYTE, SMALL, fill, oom_of
 
@@ -133,7 +134,11 @@ def test_a_report_needs_memory(
     monkeypatch.setattr("hbmwatch._explain.host_memory.available_bytes", lambda: left_bytes)
 
     oom = oom_of(watch_hbm(fill, logdir=tmp_path), SMALL)
+    with pytest.raises(HbmOomError) as caught, watch_hbm(tmp_path) as watch:
+        jax.block_until_ready(jax.jit(fill)(SMALL))
 
+    assert watch.report is caught.value.report
+    assert watch.report.missing == oom.report.missing
     assert oom.message.requested_bytes == PETABYTE
     assert oom.report.missing == (
         "could not build the report: MemoryError: not enough host memory to build the report",

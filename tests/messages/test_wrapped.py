@@ -161,3 +161,28 @@ def test_errors_that_a_terminal_breaks_in_words_are_all_read(width: int) -> None
     ]
     assert [one.line for one in found] == begins
     assert {one.message.pool for one in found} == {"allocator"}
+
+
+def test_lines_that_a_container_runtime_breaks_are_whole() -> None:
+    """Kubernetes marks the parts of a long line with P, and its last part with F."""
+    stamp = "2026-03-01T10:00:00.123456789Z stderr"
+    text = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4306723224 bytes."
+    for cut in range(text.index("Out of") + 1, len(text) - 5):
+        log = f"{stamp} F step 7\n{stamp} P {text[:cut]}\n{stamp} F {text[cut:]}\n"
+        assert [(one.line, one.message.requested_bytes) for one in locate_ooms(log)] == [
+            (2, 4306723224)
+        ]
+
+
+def test_equal_errors_whose_lines_take_turns_are_one_each() -> None:
+    """As many as there are processes, and the totals are those of the last one."""
+    text = (
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 24.12G of 15.75G hbm. "
+        "Exceeded hbm capacity by 8.37G.\n\nTotal hbm usage >= 24.38G:\n"
+        "    reserved        258.00M \n    program          24.12G \n    arguments         6.00G"
+    )
+    log = "\n".join(f"{rank}: {line}" for line in text.split("\n") for rank in range(3))
+    found = [one.message for one in locate_ooms(log)]
+
+    assert [one.exceeded_by_bytes for one in found] == [parse_oom(text).exceeded_by_bytes] * 3
+    assert [one.totals.get("arguments") for one in found] == [None, None, 6 * 2**30]
