@@ -62,7 +62,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodiesInPieces(Edit):
-    """The program with some of its bodies in pieces."""
+    """The program with some of its bodies in pieces, inner bodies before those around them."""
 
     numbers_values = True
 
@@ -193,38 +193,52 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
 def _choices(
     call: Call, bodies: list[tuple[Path, Any]], count: int, until: float
 ) -> list[BodiesInPieces]:
-    """The bodies in so many pieces: each along its best dimensions, then along its second best."""
+    """The bodies in so many pieces: each along its best dimensions, then along its second best.
+
+    What lies in a body is cut before it: a body in pieces has other equations, so that no path
+    leads through it any more.
+    """
     strided = call.mesh is not None
-    found = [(path, body, _ways(body, count, strided, until)) for path, body in bodies]
-    found = [each for each in found if each[2]]
-    edits = []
-    for choice in range(_MOST_COMPILES if found else 0):
-        chosen = [(path, body, ways[min(choice, len(ways) - 1)]) for path, body, ways in found]
-        edit = _edit(chosen, count, strided)
-        edits += [edit] if edit not in edits else []
+    paths = sorted((path for path, _ in bodies), key=lambda path: -len(path))
+    known: dict[int, tuple[Any, list[Way]]] = {}  # the body is kept, so that no other gets its id
+    edits: list[BodiesInPieces] = []
+    for choice in range(_MOST_COMPILES):
+        closed, chosen = call.jaxpr, []
+        for path in paths:
+            body = _body_at(closed, path)
+            if id(body) not in known:
+                known[id(body)] = body, _ways(_closed(body), count, strided, until)
+            _, ways = known[id(body)]
+            if ways:
+                way = ways[min(choice, len(ways) - 1)]
+                chosen.append((path, way))
+                closed = _with_body(closed, path, way.body)
+        edit = _edit(chosen, count, strided) if chosen else None
+        edits += [edit] if edit is not None and edit not in edits else []
     return edits
 
 
 class Way(NamedTuple):
-    """How a body can be cut, where, and whether the pieces are added up."""
+    """How a body can be cut, what it then is, where, and whether the pieces are added up."""
 
+    body: Any
     seeds: tuple[tuple[Seed, int], ...]
     names: tuple[str, ...]
     where: tuple[str, ...]
     adds: bool
 
 
-def _edit(chosen: Sequence[tuple[Path, Any, Way]], count: int, strided: bool) -> BodiesInPieces:
-    what = " and ".join(dict.fromkeys(name for _, _, way in chosen for name in way.names))
-    lines = dict.fromkeys(line for _, _, way in chosen for line in way.where)
-    adds = any(way.adds for _, _, way in chosen)
+def _edit(chosen: Sequence[tuple[Path, Way]], count: int, strided: bool) -> BodiesInPieces:
+    what = " and ".join(dict.fromkeys(name for _, way in chosen for name in way.names))
+    lines = dict.fromkeys(line for _, way in chosen for line in way.where)
+    adds = any(way.adds for _, way in chosen)
     return BodiesInPieces(
         what=f"{what}, inside loops and checkpoints",
         code=f"inside loops and checkpoints, compute in {what}, one after another (jax.lax.scan "
         f"or jax.lax.map), and {TOGETHER[adds]}",
         where=tuple(lines),
         cost=count,
-        cuts=tuple(Cut(path, way.seeds) for path, _, way in chosen),
+        cuts=tuple(Cut(path, way.seeds) for path, way in chosen),
         strided=strided,
     )
 
@@ -245,6 +259,7 @@ def _ways(body: Any, count: int, strided: bool, until: float) -> list[Way]:
             continue
         ways.append(
             Way(
+                made.jaxpr,
                 tuple((seed, pieces) for _, seed, pieces in steps),
                 tuple(f"{pieces} pieces along {_name(of, seed)}" for of, seed, pieces in steps),
                 tuple(line for of, seed, _ in steps for line in _where(of, seed)),

@@ -104,3 +104,34 @@ def test_a_program_without_loops_has_no_bodies() -> None:
 
     with pytest.raises(NothingToChange, match="no loop and no checkpoint"):
         next(BODIES.edits(call, None, Asked()))
+
+
+@pytest.mark.slow
+def test_a_body_in_a_body_is_cut_too() -> None:
+    """Checkpoints in a loop in a loop: inner bodies are cut first, and the gradients stay."""
+
+    @jax.jit
+    def nested(params: Any, x: Any) -> Any:
+        @jax.checkpoint
+        def twice(x: Any, p: Any) -> Any:
+            return jax.lax.fori_loop(0, 2, lambda _, x: jax.checkpoint(block)(x, p)[0], x), None
+
+        def loss(params: Any) -> Any:
+            return (jax.lax.scan(twice, x, params)[0] ** 2).mean()
+
+        return jax.value_and_grad(loss)(params)
+
+    params, x = arguments()
+    args = jax.tree.map(lambda p: p / 4, params), x  # rounding grows with larger weights
+    call = call_of(nested, args, {}, None)
+    expected = nested(*args)
+    edits = list(BODIES.edits(call, None, Asked()))[:2]
+
+    assert edits
+    for edit in edits:
+        assert isinstance(edit, BodiesInPieces)
+        depths = [len(cut.path) for cut in edit.cuts]
+        assert depths == sorted(depths, reverse=True)
+        assert depths[0] > depths[-1]
+        assert estimated(edit.on(call)) < estimated(call)
+        assert differences(apply(nested, (edit,))(*args), expected) == {}
