@@ -31,6 +31,8 @@ class Leaf:
 
     Attributes:
         path: Its pytree path ("state['params']").
+        user_path: The path in what the user passed, where a library passes a tree of its own to
+            jit; "" where it is `path`.
         shape: Its shape, dtype and sharding; None for a sharding that is not given.
         donated: Whether it is donated; of an output False.
         moved: Whether a change has placed it elsewhere than the caller's array may be.
@@ -40,6 +42,12 @@ class Leaf:
     shape: jax.ShapeDtypeStruct
     donated: bool = False
     moved: bool = False
+    user_path: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its path as the user writes it."""
+        return self.user_path or self.path
 
     @property
     def sharding(self) -> Any:
@@ -125,6 +133,12 @@ class Call:
         meshes = (leaf.sharding.mesh for leaf in leaves if isinstance(leaf.sharding, NamedSharding))
         return next((mesh for mesh in meshes if mesh.size > 1), None)
 
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """The donated inputs of the program, whose constants come first."""
+        first = len(self.constants)
+        return tuple(first + i for i, leaf in enumerate(self.arguments) if leaf.donated)
+
     def lower(self) -> Any:
         """The program's jax.stages.Lowered."""
         if self.lowered is not None:
@@ -136,27 +150,27 @@ class Call:
     def info(self, lowered: Any) -> CallInfo:
         """What is known of the arrays of `lower()`, under the user's paths."""
         found = call_info(lowered)
-        paths = [f"constant {number}" for number in range(len(self.constants))]
-        paths += [argument.path for argument in self.arguments]
+        paths = [(f"constant {number}", "") for number in range(len(self.constants))]
+        paths += [(argument.path, argument.user_path) for argument in self.arguments]
         inputs = zip(found.arguments, paths, strict=True)
         outputs = zip(found.outputs, self.outputs, strict=True)
         return dataclasses.replace(
             found,
-            arguments=tuple(dataclasses.replace(leaf, path=path) for leaf, path in inputs),
+            arguments=tuple(
+                dataclasses.replace(leaf, path=path, user_path=own) for leaf, (path, own) in inputs
+            ),
             outputs=tuple(dataclasses.replace(leaf, path=own.path) for leaf, own in outputs),
         )
 
     def jitted(self) -> Any:
         """A jitted function of the constants and the arguments that returns the outputs, flat."""
-        first = len(self.constants)
         sent = {o: leaf.sharding for o, leaf in enumerate(self.outputs) if leaf.is_on_host}
 
         def run(*arrays: Any) -> tuple[Any, ...]:
             return tuple(streamed(self.jaxpr, arrays, sent))
 
         run.__name__ = run.__qualname__ = self.name
-        donated = tuple(first + i for i, leaf in enumerate(self.arguments) if leaf.donated)
-        options: dict[str, Any] = {"donate_argnums": donated}
+        options: dict[str, Any] = {"donate_argnums": self.donated}
         if any(output.sharding is not None for output in self.outputs):
             options["out_shardings"] = tuple(output.sharding for output in self.outputs)
         if self.compiler_options:
@@ -170,6 +184,25 @@ class Call:
     def rewritten(self, jaxpr: Any) -> Call:
         """The call with another program that has the same inputs and outputs."""
         return self.changed(jaxpr=jaxpr, given=None)
+
+    def retraced(self, shapes: Sequence[jax.ShapeDtypeStruct]) -> Call:
+        """The call for arguments of other shapes or dtypes, donated and placed as before.
+
+        Raises:
+            NothingToChange: It cannot be traced again.
+        """
+        if self.given is None:
+            raise NothingToChange(
+                "an earlier change rewrote the program, so it cannot be traced again with other "
+                "shapes or dtypes"
+            )
+        new = self.given.retraced(shapes)
+        if len(new.outputs) != len(self.outputs):
+            raise NothingToChange("with other shapes or dtypes the step returns other arrays")
+        return new.changed(
+            arguments=tuple(map(_placed_as, new.arguments, self.arguments)),
+            outputs=tuple(map(_placed_as, new.outputs, self.outputs)),
+        )
 
     def with_arguments(self, changes: Mapping[int, Leaf]) -> Call:
         """The call with some arguments changed."""
@@ -190,9 +223,9 @@ class Call:
             by_type.setdefault(_type(output), []).append((o, path_keys(output.path)))
         alike = []
         for i, argument in enumerate(self.arguments):
-            keys = path_keys(argument.path)
-            others = by_type.get(_type(argument), ())
-            alike += [(-_common_end(keys, other), i, o) for o, other in others]
+            ways = [path_keys(path) for path in {argument.path, argument.name}]
+            for o, other in by_type.get(_type(argument), ()):
+                alike.append((-max(_common_end(keys, other) for keys in ways), i, o))
         found: dict[int, int] = {}
         taken: set[int] = set()
         for _, i, o in sorted(alike):
@@ -200,6 +233,34 @@ class Call:
                 found[i] = o
                 taken.add(o)
         return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AroundGiven:
+    """What a call was traced from, for a change that is made again when it is traced again."""
+
+    given: Given
+
+    @property
+    def step(self) -> Any:
+        """As of the step without the change."""
+        return self.given.step
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """As of the step without the change."""
+        return self.given.args
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """As of the step without the change."""
+        return self.given.kwargs
+
+
+def _placed_as(new: Leaf, old: Leaf) -> Leaf:
+    """A leaf that is donated and placed as another one."""
+    shape = typed(new.shape, old.sharding)
+    return dataclasses.replace(old, path=new.path, shape=shape)
 
 
 def replaced_leaves(leaves: Sequence[Leaf], changes: Mapping[int, Leaf]) -> tuple[Leaf, ...]:
@@ -217,9 +278,9 @@ def nbytes(shape: Any) -> int:
 
 
 def names(leaves: Sequence[Leaf]) -> str:
-    """The paths of a few leaves, and how many more."""
+    """The paths of a few leaves, as the user writes them, and how many more."""
     more = len(leaves) - 2
-    shown = ", ".join(leaf.path for leaf in leaves[:2])
+    shown = ", ".join(leaf.name for leaf in leaves[:2])
     return shown + (f" and {more} more" if more > 0 else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -38,18 +39,30 @@ class InPieces(Edit):
     strided: bool
     along: str
     adds: bool
+    remakes: bool = False
 
     def in_pieces(self, pieces: int) -> InPieces:
         """The same cut into another number of pieces."""
-        return dataclasses.replace(self, **_counted(self.along, pieces, self.adds))
+        return dataclasses.replace(self, **_counted(self.along, pieces, self.adds, self.remakes))
 
     def on(self, call: Call) -> Call:
         """The call that runs in pieces."""
         try:
-            found = rewrite(call.jaxpr, self.seed, self.pieces, strided=self.strided)
+            found = _rewritten(call, self.seed, self.pieces, self.strided, self.remakes)
         except Refused as refused:
             raise NothingToChange(str(refused)) from refused
         return call.rewritten(found.jaxpr)
+
+
+def _rewritten(
+    call: Call, seed: Seed, pieces: int, strided: bool, remakes: bool = False
+) -> Rewritten:
+    """The program in pieces.
+
+    Raises:
+        Refused: It cannot run in these pieces.
+    """
+    return rewrite(call.jaxpr, seed, pieces, strided=strided, donated=call.donated, remakes=remakes)
 
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
@@ -112,18 +125,33 @@ def _ranked(
         if found and time.process_time() > most_cpu_s:
             break
         try:
-            rewritten = rewrite(call.jaxpr, seed, even_pieces(seed.size, count), strided=strided)
+            ways = _ways(call, seed, even_pieces(seed.size, count), strided)
         except Refused as refused:
             refusals.append(str(refused))
             continue
         # In one loop over the pieces, all values that are cut with the seed make the same cut.
-        same |= rewritten.cut if rewritten.stages == 1 else set()
-        peak = estimated_peak_bytes(rewritten.jaxpr)
-        alike = (peak, rewritten.stages, rewritten.in_pieces_bytes, rewritten.arguments)
-        if (rewritten.in_pieces_bytes or peak < whole) and alike not in seen:
-            seen.add(alike)
-            found.append((peak, number, _edit(call, seed, rewritten, strided)))
+        same |= ways[0].cut if ways[0].stages == 1 else set()
+        for remakes, rewritten in enumerate(ways):
+            peak = estimated_peak_bytes(rewritten.jaxpr)
+            alike = (peak, rewritten.stages, rewritten.in_pieces_bytes, rewritten.arguments)
+            if (rewritten.in_pieces_bytes or peak < whole) and alike not in seen:
+                seen.add(alike)
+                edit = _edit(call, seed, rewritten, strided, remakes=bool(remakes))
+                found.append((peak, number, edit))
     return [edit for _, _, edit in sorted(found, key=lambda each: each[:2])]
+
+
+def _ways(call: Call, seed: Seed, pieces: int, strided: bool) -> list[Rewritten]:
+    """The program in pieces; if that takes several loops, also with large values made in each.
+
+    Raises:
+        Refused: It cannot run in these pieces.
+    """
+    made = _rewritten(call, seed, pieces, strided)
+    if made.stages > 1:
+        with contextlib.suppress(Refused):
+            return [made, _rewritten(call, seed, pieces, strided, remakes=True)]
+    return [made]
 
 
 def even_pieces(size: int, count: int) -> int:
@@ -136,7 +164,7 @@ def even_pieces(size: int, count: int) -> int:
     return next(tiled, even[0] if even else min(count, size))
 
 
-def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool) -> InPieces:
+def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool, remakes: bool) -> InPieces:
     """The edit; it is described by the arguments that are cut, or else by the value."""
     first = len(call.constants)
     where = first_line_of(call.jaxpr, seed.primitive, seed.nbytes)
@@ -152,16 +180,18 @@ def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool) -> InPiec
         where=where,
         seed=seed,
         strided=strided,
-        **_counted(along, rewritten.pieces, rewritten.adds),
+        remakes=remakes,
+        **_counted(along, rewritten.pieces, rewritten.adds, remakes),
     )
 
 
-def _counted(along: str, pieces: int, adds: bool) -> dict[str, Any]:
+def _counted(along: str, pieces: int, adds: bool, remakes: bool) -> dict[str, Any]:
     """What says how many pieces there are."""
+    again = "; in each loop, compute the large values again that it needs" if remakes else ""
     return {
-        "what": f"{pieces} pieces along {along}",
+        "what": f"{pieces} pieces along {along}" + (", made again in each loop" * remakes),
         "code": f"compute in {pieces} pieces along {along}, one after another (jax.lax.scan or "
-        f"jax.lax.map), and {TOGETHER[adds]}",
+        f"jax.lax.map), and {TOGETHER[adds]}{again}",
         "cost": pieces,
         "pieces": pieces,
         "adds": adds,

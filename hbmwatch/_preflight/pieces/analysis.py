@@ -216,6 +216,7 @@ def traced_back(
     """What to offer so that a value is made in pieces, and how the values on the way are split."""
     offers: dict[Value, Split] = {}
     hints: dict[Value, Split] = {}
+    fills: dict[Value, Split] = {}
     start, todo = value, [(value, split)]
     while todo:
         value, split = todo.pop()
@@ -229,11 +230,16 @@ def traced_back(
         assert value.node is not None
         if value.node.name == "random_bits" and WHOLE in way.ins:
             offers[value] = split  # its pieces come from a whole key
-        for source, state in zip(value.node.inputs, way.ins, strict=True):
-            if isinstance(state, Split):
-                todo.append((source, state))
-    # It comes from no argument: then the value itself is what the pieces begin with.
-    return offers or {start: hints[start]}, hints
+        sources = [
+            (source, state)
+            for source, state in zip(value.node.inputs, way.ins, strict=True)
+            if isinstance(state, Split)
+        ]
+        todo += sources
+        fills |= {} if sources else {value: split}
+    # It comes from no argument: then the pieces begin with what fills arrays with constants, or
+    # with the value itself.
+    return offers or fills or {start: hints[start]}, hints
 
 
 def _way_back(bodies: Bodies, grid: Grid, value: Value, split: Split) -> Placement | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,15 @@ class Rewritten:
     cut: frozenset[tuple[int, int]] = frozenset()
 
 
-def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewritten:
+def rewrite(
+    closed: Any,
+    seed: Seed,
+    n: int,
+    *,
+    strided: bool = False,
+    donated: Collection[int] = (),
+    remakes: bool = False,
+) -> Rewritten:
     """The program in `n` pieces along the dimension of a seed.
 
     Args:
@@ -54,19 +63,22 @@ def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewrit
         n: How many pieces. Where it does not divide the dimension, the last piece is shorter.
         strided: Take every n-th element, not n blocks. A sharded dimension needs it: a block would
             lie on one device.
+        donated: The flat arguments that are donated.
+        remakes: Whether a large value that several loops need is made in each of them, and never
+            kept whole: less memory for more work.
 
     Raises:
         Refused: The program cannot run in these pieces.
     """
     program, bodies = flatten(closed), Nested()
     grid, split = cut_along(seed.size, seed.dimension, n, strided=strided)
-    analysis, schedule = _analyzed(program, bodies, grid, seed, split)
+    analysis, schedule = _analyzed(program, bodies, grid, seed, split, remakes)
     loops = [stage for stage in schedule.stages if stage.exports]
     if not loops:
         raise Refused("nothing would run in pieces")
 
     def rewritten(*args: Any) -> list[Any]:
-        made = run(analysis, schedule, args)
+        made = run(analysis, schedule, args, donated)
         return [typed(array, aval) for array, aval in zip(made, closed.out_avals, strict=True)]
 
     jaxpr = jax.make_jaxpr(rewritten)(*(_shaped(aval) for aval in closed.in_avals))
@@ -91,7 +103,7 @@ def rewrite(closed: Any, seed: Seed, n: int, *, strided: bool = False) -> Rewrit
 
 
 def _analyzed(
-    program: Program, bodies: Nested, grid: Grid, seed: Seed, split: Split
+    program: Program, bodies: Nested, grid: Grid, seed: Seed, split: Split, remakes: bool
 ) -> tuple[Analysis, Schedule]:
     """Go through the program until what is wanted in pieces is made in pieces."""
     value = next(value for value in program.values if value.index == seed.value)
@@ -103,7 +115,7 @@ def _analyzed(
         except NoPlace as reason:
             raise Refused(str(reason)) from reason
         outputs = ((v, WHOLE) for v in program.outputs)
-        schedule = Schedule(analysis, outputs)
+        schedule = Schedule(analysis, outputs, remakes=remakes)
         before = len(hints)
         for wanted, state in schedule.cuts.items():
             if wanted.node is not None and isinstance(state, Split) and wanted not in hints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,26 +20,57 @@ from hbmwatch._preflight.pieces.split import WHOLE, Grid, Partial, Piece, Split,
 _TILE_ROWS = 32
 
 
-def run(analysis: Analysis, schedule: Schedule, args: Sequence[Any]) -> list[Any]:
-    """The outputs of the program."""
+def run(
+    analysis: Analysis, schedule: Schedule, args: Sequence[Any], donated: Collection[int] = ()
+) -> list[Any]:
+    """The outputs of the program; some take the memory of donated arguments, piece by piece."""
     program = analysis.program
+    written = _written_over(analysis, schedule, donated)
     known: Known = dict(zip(((v, WHOLE) for v in program.inputs), args, strict=True))
     for stage in schedule.stages:
         for step in stage.before:
             step.run(None, known)
         if stage.exports:
-            _loop(analysis, stage, known)
+            _loop(analysis, stage, known, written)
     return [read(known, (value, WHOLE)) for value in program.outputs]
 
 
-def _loop(analysis: Analysis, stage: Stage, known: Known) -> None:
+def _written_over(
+    analysis: Analysis, schedule: Schedule, donated: Collection[int]
+) -> dict[Value, Value]:
+    """Outputs whose pieces are written over those of the donated argument that they replace.
+
+    Each piece of such an argument is read once, before the output's piece takes its place. JAX
+    gives the memory of a donated argument to the first free output of its type.
+    """
+    program = analysis.program
+    free = [program.inputs[i] for i in sorted(donated)]
+    found: dict[Value, Value] = {}
+    for value in program.outputs:
+        types = value.shape, value.dtype
+        source = next((v for v in free if (v.shape, v.dtype) == types), None)
+        if source is None:
+            continue
+        free.remove(source)
+        state = analysis.state[value]
+        own = state, analysis.stage[value]
+        if isinstance(state, Split) and schedule.cut_once(source) == own:
+            found[value] = source
+    return found
+
+
+def _loop(analysis: Analysis, stage: Stage, known: Known, written: Mapping[Value, Value]) -> None:
     """Run all pieces of one stage, one after another, and keep what they make whole."""
     grid = analysis.grid
-    stacked = [v for v in stage.exports if _is_stack(v, analysis.state[v], grid)]
+    stacked = [
+        v for v in stage.exports if v not in written and _is_stack(v, analysis.state[v], grid)
+    ]
     holders = [_Holder(v, analysis) for v in stage.exports if v not in stacked]
+    over = [written.get(holder.value) for holder in holders]
 
     def one(held: list[Any], start: Any, count: int) -> tuple[list[Any], list[Any]]:
         piece, local = Piece(grid, start, count), dict(known)
+        local.update(((v, WHOLE), array) for v, array in zip(over, held, strict=True) if v)
         for step in stage.loop:
             step.run(piece, local)
         after = [
@@ -51,7 +82,10 @@ def _loop(analysis: Analysis, stage: Stage, known: Known) -> None:
     def body(held: list[Any], start: Any) -> tuple[list[Any], list[Any]]:
         return one(held, start, grid.count)
 
-    held = [holder.empty() for holder in holders]
+    held = [
+        holder.empty() if v is None else known[v, WHOLE]
+        for holder, v in zip(holders, over, strict=True)
+    ]
     blocks: list[Any] = []
     if grid.full > 1:
         held, blocks = lax.scan(body, held, jnp.arange(grid.full, dtype="int32") * grid.count)

@@ -11,12 +11,16 @@ from hbmwatch._preflight.pieces import rules
 from hbmwatch._preflight.pieces.analysis import Analysis
 from hbmwatch._preflight.pieces.program import Node, Value, constant
 from hbmwatch._preflight.pieces.rules.axis import Placement, Slot, checked
-from hbmwatch._preflight.pieces.split import WHOLE, Partial, Piece, Split, State
+from hbmwatch._preflight.pieces.split import WHOLE, Partial, Piece, Refused, Split, State
 
 Key = tuple[Value, State]
 Known = dict[Key, Any]
 # The place of what is needed whole: before the loops, not in one of them.
 _BEFORE = -1
+# A value that is at least this part of the largest one is made once more, if asked.
+_LARGE_PART = 8
+# All loops together do at most so many times the equations of the program.
+_MOST_WORK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +94,23 @@ class Schedule:
         cuts: Whole values that are taken in pieces, and how.
     """
 
-    def __init__(self, analysis: Analysis, outputs: Iterable[Key]) -> None:
+    def __init__(
+        self, analysis: Analysis, outputs: Iterable[Key], *, remakes: bool = False
+    ) -> None:
+        """Find the steps.
+
+        Args:
+            analysis: What is known of the values.
+            outputs: What is needed.
+            remakes: Make large values once more in later stages, in place of keeping them whole.
+
+        Raises:
+            Refused: That would be too much work.
+        """
         self._analysis = analysis
+        sizes = [value.nbytes for value in analysis.program.values]
+        self._least_remade = max(sizes, default=0) // _LARGE_PART if remakes else None
+        self._added: set[tuple[Node, int]] = set()
         self._needed: dict[Value, dict[tuple[State, int], None]] = {}
         self._used_whole: set[Value] = set()
         self.stages: list[Stage] = []
@@ -106,12 +125,19 @@ class Schedule:
         for stage in self.stages:
             stage.before.reverse()
             stage.loop.reverse()
+        if len(self._added) > _MOST_WORK * len(analysis.program.nodes):
+            raise Refused("large values would be made too often")
 
     def only_as(self, value: Value) -> Split | None:
         """The split of a whole value, when it is needed in that one split and no other way."""
         states = {state for state, _ in self._needed.get(value, {}) if state is not WHOLE}
         state = states.pop() if len(states) == 1 else None
         return state if isinstance(state, Split) and value not in self._used_whole else None
+
+    def cut_once(self, value: Value) -> tuple[State, int] | None:
+        """How and in which stage a whole value is cut, when it is needed in no other way."""
+        cuts = [each for each in self._needed.get(value, {}) if each[0] is not WHOLE]
+        return cuts[0] if len(cuts) == 1 and value not in self._used_whole else None
 
     def _use(self, value: Value, state: State, stage: int) -> None:
         """Note that an equation or an output needs a value."""
@@ -169,7 +195,7 @@ class Schedule:
         for state, stage in list(self._needed.get(value, {})):
             if state is WHOLE or self._is_own(value, state, stage):
                 continue
-            way = self._made_again(value, state)
+            way = self._made_again(value, state) or self._remade(value, state)
             if way is not None and value.node is not None:
                 self._add_part(value.node, way, stage)
                 continue
@@ -193,6 +219,17 @@ class Schedule:
         way = rules.place(node, self._analysis.grid, Slot(True, 0), state, have)
         return None if isinstance(way, str) else way
 
+    def _remade(self, value: Value, state: State) -> Placement | None:
+        """How a large value of an earlier stage was made, where it is to be made once more."""
+        if self._least_remade is None or value.nbytes < self._least_remade or value.node is None:
+            return None
+        way = self._analysis.placed.get(value.node)
+        if way is None or not isinstance(state, Split) or self._analysis.state[value] != state:
+            return None
+        if value in self._used_whole or any(isinstance(s, Partial) for s in way.ins):
+            return None
+        return way
+
     def _add_whole(self, node: Node, stage: int) -> None:
         where = self._stage(stage)
         # A body is one list: a whole value in it may be computed from values of the piece.
@@ -201,6 +238,10 @@ class Schedule:
             self._use(value, WHOLE, stage)
 
     def _add_part(self, node: Node, way: Placement, stage: int) -> None:
+        if way is self._analysis.placed.get(node):
+            if (node, stage) in self._added:
+                return
+            self._added.add((node, stage))
         self._stage(stage).loop.append(Part(node, way))
         for value, state in zip(node.inputs, way.ins, strict=True):
             self._use(value, state, stage)

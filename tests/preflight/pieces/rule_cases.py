@@ -46,6 +46,11 @@ def split(*dimensions: int) -> Cuts:
     return {(0, d): "split" for d in dimensions}
 
 
+def sums(*dimensions: int) -> Cuts:
+    """Dimensions of the first input whose pieces add up."""
+    return {(0, d): "sum" for d in dimensions}
+
+
 def both(*dimensions: int) -> Cuts:
     """Dimensions of the first input, and the same ones of the second."""
     return {(k, d): "split" for d in dimensions for k in (0, 1)}
@@ -55,6 +60,7 @@ X = floats(4, 6)
 CUBE = floats(4, 6, 2)
 N = ints(4, 6)
 ROWS = ints(4) % 4
+OUTSIDE = np.asarray([3, -2, 1, 9], np.int32)
 COLUMNS = ints(4, 2) % 6
 J = ints()
 SQUARES = np.stack([np.eye(3, dtype=np.float32) * 2 + 0.1] * 4)
@@ -181,34 +187,52 @@ CASES = (
         (floats(4, 2, 6), floats(8, 1, 3)),
         split(0),
     ),
-    Case("gather", lambda x, i: x[i], (X, ROWS), {(0, 1): "split", (1, 0): "split"}),
+    Case("gather", lambda x, i: x[i], (X, ROWS), {(0, 0): "sum", (0, 1): "split", (1, 0): "split"}),
     Case(
         "gather",
         lambda x, i: jnp.take_along_axis(x, i, 1),
         (X, COLUMNS),
-        {**both(0), (1, 1): "split"},
+        {**both(0), **sums(1), (1, 1): "split"},
     ),
-    Case("gather", lambda x, i: x[i, i], (X, ROWS), {(1, 0): "split"}),
-    Case("scatter", lambda x, i: x.at[i].set(1.0), (X, ROWS), {(0, 1): "split", (2, 1): "split"}),
+    *(
+        Case(
+            "gather",
+            lambda x, i, mode=mode: x.at[i, 1].get(mode=mode, wrap_negative_indices=False),
+            (X, OUTSIDE),
+            {**sums(0, 1), (1, 0): "split"},
+        )
+        for mode in ("fill", "clip", "promise_in_bounds")
+    ),
+    Case(
+        "scatter-add",
+        lambda x, i, u: x.at[i, 1].add(u, mode="drop", wrap_negative_indices=False),
+        (X, OUTSIDE, floats(4)),
+        {**split(0, 1), (1, 0): "sum", (2, 0): "sum"},
+    ),
+    Case(
+        "scatter",
+        lambda x, i, u: x.at[i].set(u, mode="clip", wrap_negative_indices=False),
+        (X, OUTSIDE, floats(6)),
+        {**split(0, 1), (2, 1): "split"},
+    ),
+    Case("scatter", lambda x, i: x.at[i, 1].set(2.0, mode="clip"), (X, OUTSIDE), {}),
+    Case("gather", lambda x, i: x[i, i], (X, ROWS), {**sums(0, 1), (1, 0): "split"}),
+    Case("scatter", lambda x, i: x.at[i].set(1.0), (X, ROWS), {**split(0, 1), (2, 1): "split"}),
     Case(
         "scatter-add",
         lambda x, i, u: x.at[i].add(u),
         (X, ROWS, floats(4, 6)),
-        {(0, 1): "split", (2, 1): "split", (1, 0): "sum", (2, 0): "sum"},
+        {**split(0, 1), (2, 1): "split", (1, 0): "sum", (2, 0): "sum"},
     ),
     Case(
         "scatter-mul",
         lambda x, i: x.at[i].multiply(2),
         (X, ROWS),
-        {(0, 1): "split", (2, 1): "split"},
+        {**split(0, 1), (2, 1): "split"},
     ),
-    Case(
-        "scatter-min", lambda x, i: x.at[i].min(0.5), (X, ROWS), {(0, 1): "split", (2, 1): "split"}
-    ),
-    Case(
-        "scatter-max", lambda x, i: x.at[i].max(0.5), (X, ROWS), {(0, 1): "split", (2, 1): "split"}
-    ),
-    Case("scatter", batched_scatter, (X, COLUMNS), {**both(0), (2, 0): "split"}),
+    Case("scatter-min", lambda x, i: x.at[i].min(0.5), (X, ROWS), {**split(0, 1), (2, 1): "split"}),
+    Case("scatter-max", lambda x, i: x.at[i].max(0.5), (X, ROWS), {**split(0, 1), (2, 1): "split"}),
+    Case("scatter", batched_scatter, (X, COLUMNS), {**both(0), (0, 1): "split", (2, 0): "split"}),
     Case("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, i), (4, 2)), (X, J), split(0)),
     Case(
         "dynamic_update_slice",

@@ -135,3 +135,67 @@ def test_an_unordered_print_still_prints(capfd: Any) -> None:
     jax.effects_barrier()
 
     assert capfd.readouterr().out.count("sum 3.04") == 1
+
+
+@pytest.mark.parametrize(("n", "strided"), [(4, False), (4, True), (5, False)])
+def test_pieces_take_the_memory_of_donated_arguments(n: int, strided: bool) -> None:
+    """A new state is written over the old one, piece by piece, and has its values."""
+
+    def update(state: Any, velocity: Any, x: Any) -> Any:
+        force = jnp.tanh(state @ x) @ x.T
+        return state + force, 0.9 * velocity + force, (force**2).sum()
+
+    random = np.random.RandomState(0)
+    args = [np.float32(random.randn(*shape)) for shape in ((64, 32), (64, 32), (32, 256))]
+    closed = jax.make_jaxpr(update)(*args)
+    seed = pieces.seeds(closed)[0]
+    sizes = []
+    assert (seed.size, seed.dimension) == (64, 0)
+    for donated in ((), (0, 1)):
+        made = pieces.rewrite(closed, seed, n, strided=strided, donated=donated)
+        found = jaxpr_as_fun(made.jaxpr)(*args)
+        pairs = zip(update(*args), found, strict=True)
+        assert [differ(np.asarray(a), np.asarray(b)) for a, b in pairs] == [None] * 3
+        lowered = jax.jit(jaxpr_as_fun(made.jaxpr), donate_argnums=(0, 1)).lower(*args)
+        memory: Any = lowered.compile().memory_analysis()
+        assert memory.alias_size_in_bytes == 2 * args[0].nbytes
+        sizes.append(memory.temp_size_in_bytes)
+
+    assert sizes[1] <= sizes[0] - args[0].nbytes
+
+
+@pytest.mark.slow
+def test_what_two_loops_need_is_made_in_both() -> None:
+    """Rows and columns of all scores, as for CLIP: the scores are never whole, the values stay."""
+
+    def step(weights: Any, x: Any, y: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            scores = (x @ weights[0]) @ (y @ weights[1]).T
+            own = jnp.arange(len(x))[:, None]
+            rows, columns = (
+                (jax.nn.logsumexp(s, 1) - jnp.take_along_axis(s, own, 1)[:, 0]).mean()
+                for s in (scores, scores.T)
+            )
+            return (rows + columns) / 2
+
+        return jax.value_and_grad(loss)(weights)
+
+    random = np.random.RandomState(0)
+    shapes = (16, 8), (16, 8), (1024, 16), (1024, 16)
+    a, b, x, y = (np.float32(random.randn(*shape) / 4) for shape in shapes)
+    closed = jax.make_jaxpr(step)((a, b), x, y)
+    flat = [a, b, x, y]
+    value, grads = step((a, b), x, y)
+    seed = pieces.seeds(closed)[0]
+    temporaries = []
+    for remakes in (False, True):
+        made = pieces.rewrite(closed, seed, 16, remakes=remakes)
+        compiled = jax.jit(jaxpr_as_fun(made.jaxpr)).lower(*flat).compile()
+        pairs = zip((value, *grads), compiled(*flat), strict=True)
+        assert [differ(np.asarray(p), np.asarray(q)) for p, q in pairs] == [None] * 3
+        assert made.stages > 1
+        memory: Any = compiled.memory_analysis()
+        temporaries.append(memory.temp_size_in_bytes)
+
+    assert temporaries[0] > 4 * 2**20  # scores of 4 MiB
+    assert temporaries[1] < 2 * 2**20

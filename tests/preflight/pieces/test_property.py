@@ -29,6 +29,7 @@ class Cut:
     seed: pieces.Seed
     n: int
     strided: bool
+    donates: bool = False
 
 
 def flat(args: Any) -> list[Any]:
@@ -57,8 +58,9 @@ def differ(expected: Any, actual: Any) -> str | None:
 
 def outcome_of(closed: Any, values: list[Any], expected: list[Any], cut: Cut) -> str:
     """How the program runs in the pieces of one cut. It fails where the values differ."""
+    donated = range(len(values)) if cut.donates else ()
     try:
-        rewritten = pieces.rewrite(closed, cut.seed, cut.n, strided=cut.strided)
+        rewritten = pieces.rewrite(closed, cut.seed, cut.n, strided=cut.strided, donated=donated)
     except pieces.Refused:
         return "refused"
     actual = evaluate(rewritten.jaxpr, values)
@@ -76,7 +78,7 @@ def cuts_of(closed: Any, first: int, n: int) -> list[Cut]:
     for k in range(min(CUTS, len(seeds))):
         seed = seeds[(first + k * 7) % len(seeds)]
         count = min(n + k % 2, seed.size)
-        cuts.append(Cut(seed, count, k % 3 == 2 and seed.size % count == 0))
+        cuts.append(Cut(seed, count, k % 3 == 2 and seed.size % count == 0, k % 4 > 1))
     return cuts
 
 

@@ -15,6 +15,7 @@ from hbmwatch._preflight.pieces.rules import (
     elementwise,
     indexing,
     layout,
+    picks,
     random,
     reductions,
     reshapes,
@@ -48,7 +49,11 @@ def place(
         return reshapes.place(node, grid, slot, split)
     if node.name not in RULES:
         return "no rule"
-    return axis.place(node, RULES[node.name], grid, slot, split)
+    way = axis.place(node, RULES[node.name], grid, slot, split)
+    if isinstance(way, str) and node.name in indexing.RULES and "dynamic" not in node.name:
+        picked = picks.place(node, grid, slot, split)
+        return picked if not isinstance(picked, str) else way
+    return way
 
 
 def _names_devices(node: Node) -> bool:
