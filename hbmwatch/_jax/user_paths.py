@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from hbmwatch._jax.lowered import CallInfo, Leaf
+from hbmwatch._jax.lowered import CallInfo, Leaf, array_leaves, call_info
+from hbmwatch._jax.request import lowerable
 from hbmwatch._records.paths import path_prefix
 
 # equinox: the leaves of the first argument, and those of the others.
@@ -19,6 +21,14 @@ _EQUINOX = re.compile(r"dynamic_(?:no)?donate\['(first|rest)'\]")
 _NNX = re.compile(r"(\w+)\.states\[")
 # The attribute of an nnx variable that has its array.
 _VARIABLE = ".value"
+
+
+def user_call_info(
+    lowered: Any, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> CallInfo:
+    """The call of a jax.stages.Lowered, with the paths in the arguments that the user passed."""
+    owner, args, kwargs = lowerable(step, args, kwargs)
+    return with_user_paths(call_info(lowered), array_leaves(owner, args, kwargs))
 
 
 def with_user_paths(call: CallInfo, given: Sequence[Leaf]) -> CallInfo:

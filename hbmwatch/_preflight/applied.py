@@ -192,9 +192,11 @@ def _put(array: Any, leaf: Leaf) -> Any:
     if not isinstance(array, jax.Array):
         return jax.device_put(array, sharding)
     is_there = array.sharding.is_equivalent_to(sharding, array.ndim)
-    if is_there and array.sharding.memory_kind == sharding.memory_kind:
+    is_same_memory = array.sharding.memory_kind == sharding.memory_kind
+    if is_there and is_same_memory:
         return array
-    return jax.device_put(array, sharding, donate=leaf.donated)
+    # JAX donates nothing to another memory.
+    return jax.device_put(array, sharding, donate=leaf.donated and is_same_memory)
 
 
 def _kind(leaf: Any) -> Any:

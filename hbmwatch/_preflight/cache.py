@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from hbmwatch._jax.request import (
     lower_for,
     without_locations,
 )
+from hbmwatch._jax.user_paths import user_call_info
 from hbmwatch._preflight.assigned import Proof, compile_request_for
 from hbmwatch._preflight.fits import check_options, fit_of
 from hbmwatch._preflight.targets import Target, resolve, target_of
@@ -69,7 +71,8 @@ def cached_fit(
     if known is not None:
         return dataclasses.replace(known, seconds=time.monotonic() - start, cpu_seconds=0.0)
     compiled = compile_request_for(request, target, proof=proof, timeout_s=timeout_s)
-    fit = fit_of(lowered, target, compiled, limit_bytes, time.monotonic() - start)
+    call = functools.partial(user_call_info, lowered, step, args, kwargs)
+    fit = fit_of(lowered, target, compiled, limit_bytes, time.monotonic() - start, call)
     if file is not None and fit.fits is not None:
         _store(file, fit)
     return fit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 import time
 from collections.abc import Callable, Mapping
@@ -13,8 +14,9 @@ from hbmwatch._explain.build import versions
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.problems import Problems
 from hbmwatch._findings import vmem
-from hbmwatch._jax.lowered import call_info
+from hbmwatch._jax.lowered import CallInfo, call_info
 from hbmwatch._jax.request import lower_for
+from hbmwatch._jax.user_paths import user_call_info
 from hbmwatch._preflight.assigned import Compiled, Proof, compile_for
 from hbmwatch._preflight.child import Child
 from hbmwatch._preflight.targets import Target, check_fraction, resolve, target_of
@@ -69,7 +71,8 @@ def fits(
     target, lowered, compiled = compiled_step(
         step, args, kwargs, on, proof, timeout_s, memory_fraction
     )
-    return fit_of(lowered, target, compiled, limit_bytes, time.monotonic() - start)
+    call = functools.partial(user_call_info, lowered, step, args, kwargs)
+    return fit_of(lowered, target, compiled, limit_bytes, time.monotonic() - start, call)
 
 
 def check_options(
@@ -133,6 +136,7 @@ def fit_of(
     compiled: Compiled,
     limit_bytes: int | None = None,
     seconds: float = 0.0,
+    call: Callable[[], CallInfo] | None = None,
 ) -> Fit:
     """The verdict on a compiled step.
 
@@ -142,6 +146,7 @@ def fit_of(
         compiled: The compiler's answer.
         limit_bytes: A limit to use instead of the target's.
         seconds: How long everything took.
+        call: Gives what is known of its arguments; None: what `lowered` says of them.
     """
     summary = compiled.summary
     fitting = _verdict(compiled, target, limit_bytes)
@@ -156,7 +161,7 @@ def fit_of(
         limit_bytes=limit,
         target=target.name,
         proof=compiled.proof,
-        report=_report(lowered, target, compiled, limit),
+        report=_report(lowered, target, compiled, limit, call),
         seconds=seconds,
         error=error,
         limit_note=limit_note,
@@ -211,13 +216,20 @@ def _code_bytes(compiled: Compiled, limit: int | None) -> int | None:
     return code_bytes if total < limit and code_bytes > 0 else None
 
 
-def _report(lowered: Any, target: Target, compiled: Compiled, limit: int | None) -> OomReport:
+def _report(
+    lowered: Any,
+    target: Target,
+    compiled: Compiled,
+    limit: int | None,
+    call_of: Callable[[], CallInfo] | None,
+) -> OomReport:
     """Peak, breakdown and findings; anything unavailable is a sentence in `missing`."""
     missing = Problems()
     attempt = missing.try_or_default
     message = compiled.message or OomMessage("")
     program, summary = compiled.program, compiled.summary
-    call = attempt("argument shapes", None, call_info, lowered)
+    read = call_of or functools.partial(call_info, lowered)
+    call: CallInfo | None = attempt("argument shapes", None, read)
     count = call.device_count if call is not None and call.device_count else 1
     report = OomReport(
         message=message,

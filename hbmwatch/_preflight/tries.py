@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -95,7 +96,8 @@ class Tries:
         timeout_s = max(0.0, min(self.timeout_s, share * self.left_s))
         compiled = compile_for(lowered, self.target, proof=proof, timeout_s=timeout_s)
         seconds = time.monotonic() - start
-        fit = fit_of(lowered, self.target, compiled, self.limit_bytes, seconds)
+        info = functools.partial(call.info, lowered)
+        fit = fit_of(lowered, self.target, compiled, self.limit_bytes, seconds, info)
         return fit, _facts(compiled, call, lowered)
 
     def attempt(self, before: Tried, *more: tuple[Change, Edit]) -> Tried:

@@ -25,14 +25,12 @@ class Shorten(Edit):
 
     def on(self, call: Call) -> Call:
         """The step traced again with a smaller batch."""
-        if call.given is None:
-            raise NothingToChange("the step cannot be traced again with a smaller batch")
         shapes = [leaf.shape for leaf in call.arguments]
         for i in self.arguments:
             old = shapes[i]
             shorter = (max(1, old.shape[0] // self.parts), *old.shape[1:])
             shapes[i] = jax.ShapeDtypeStruct(shorter, old.dtype, sharding=old.sharding)
-        return call.given.retraced(shapes).changed()
+        return call.retraced(shapes)
 
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:

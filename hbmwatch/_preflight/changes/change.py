@@ -69,7 +69,11 @@ class Asked:
         Raises:
             NothingToChange: There is none.
         """
-        found = {i for i, leaf in enumerate(call.arguments) if leaf.path.startswith(self.paths)}
+        found = {
+            i
+            for i, leaf in enumerate(call.arguments)
+            if leaf.path.startswith(self.paths) or leaf.name.startswith(self.paths)
+        }
         if not found:
             named = " or ".join(self.paths)
             raise NothingToChange(f"no argument has a path that starts with {named}")

@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.phrases import plural
 from hbmwatch._jax import replay
-from hbmwatch._preflight.changes.call import Call, Given, NothingToChange, nbytes, typed
+from hbmwatch._preflight.changes.call import AroundGiven, Call, NothingToChange, nbytes, typed
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._records.sizes import format_size
 
@@ -39,28 +39,15 @@ class Lift(Edit):
             return _evaluated(call.jaxpr, arrays[first:], by_id)
 
         jaxpr = jax.make_jaxpr(run)(*shapes, *map(typed, call.jaxpr.in_avals))
-        given = None if call.given is None else _LiftedAgain(self, call.given)
+        given = None if call.given is None else _LiftedAgain(call.given, self)
         return call.changed(jaxpr=jaxpr, constants=(*lifted, *call.constants), given=given)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _LiftedAgain:
+class _LiftedAgain(AroundGiven):
     """The user's step, whose constants become inputs again when it is traced again."""
 
     lift: Lift
-    given: Given
-
-    @property
-    def step(self) -> Any:
-        return self.given.step
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return self.given.args
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        return self.given.kwargs
 
     def retraced(self, shapes: Sequence[jax.ShapeDtypeStruct]) -> Call:
         return self.lift.on(self.given.retraced(shapes))

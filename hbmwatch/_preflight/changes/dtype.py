@@ -32,15 +32,13 @@ class Narrow(Edit):
 
     def on(self, call: Call) -> Call:
         """The step traced again with narrower arguments."""
-        if call.given is None:
-            raise NothingToChange("the step cannot be traced again with other dtypes")
         shapes = [leaf.shape for leaf in call.arguments]
         for i in self.arguments:
             if is_wide(shapes[i].dtype):
                 old = shapes[i]
                 shapes[i] = jax.ShapeDtypeStruct(old.shape, jnp.bfloat16, sharding=old.sharding)
         kept = [o for i, o in call.updated().items() if i in self.arguments]
-        new = call.given.retraced(shapes)
+        new = call.retraced(shapes)
         cast = {i: dataclasses.replace(new.arguments[i], moved=True) for i in self.arguments}
         return _returned(new.with_arguments(cast), dict.fromkeys(kept, jnp.bfloat16))
 
@@ -87,7 +85,9 @@ class KeepDtype(Edit):
 def _widened(call: Call) -> tuple[tuple[int, int], ...]:
     """Arguments that are returned in a wider dtype, each with that output."""
     keys = {
-        (path_keys(leaf.path)[1:], leaf.shape.shape): i for i, leaf in enumerate(call.arguments)
+        (path_keys(path)[1:], leaf.shape.shape): i
+        for i, leaf in enumerate(call.arguments)
+        for path in (leaf.path, leaf.name)
     }
     found = []
     for o, leaf in enumerate(call.outputs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,15 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import SingleDeviceSharding
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._preflight.changes.call import HOST, Call, Leaf, NothingToChange, names, typed
+from hbmwatch._preflight.changes.call import (
+    HOST,
+    AroundGiven,
+    Call,
+    Leaf,
+    NothingToChange,
+    names,
+    typed,
+)
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.state import state_of
 
@@ -45,7 +54,31 @@ class KeepOnHost(Edit):
         jaxpr = jax.make_jaxpr(run)(*map(typed, call.jaxpr.in_avals))
         arguments = {i: call.arguments[i].at(sharding) for i, sharding in host.items()}
         outputs = {o: call.outputs[o].at(sharding) for o, sharding in back.items()}
-        return call.rewritten(jaxpr).with_arguments(arguments).with_outputs(outputs)
+        own = {i: call.arguments[i].sharding for i in self.arguments}
+        given = None if call.given is None else _KeptAgain(call.given, self, own)
+        new = call.changed(jaxpr=jaxpr, given=given)
+        return new.with_arguments(arguments).with_outputs(outputs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KeptAgain(AroundGiven):
+    """The user's step, whose state is kept on the host again when it is traced again.
+
+    Attributes:
+        own: The shardings of the state on the devices; None where XLA chooses.
+    """
+
+    edit: KeepOnHost
+    own: Mapping[int, Any]
+
+    def retraced(self, shapes: Sequence[jax.ShapeDtypeStruct]) -> Call:
+        on_devices = list(shapes)
+        for i, sharding in self.own.items():
+            on_devices[i] = typed(shapes[i], sharding)
+        return self.edit.on(self.given.retraced(on_devices))
+
+    def varied(self, variant: Callable[..., Any]) -> Call:
+        return self.edit.on(self.given.varied(variant))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +102,7 @@ def _sharding(call: Call, leaf: Leaf) -> Any:
     if leaf.sharding is not None:
         return leaf.sharding
     if len(call.devices) != 1:
-        raise NothingToChange(f"the sharding of {leaf.path} is not known")
+        raise NothingToChange(f"the sharding of {leaf.name} is not known")
     return SingleDeviceSharding(call.devices[0])
 
 

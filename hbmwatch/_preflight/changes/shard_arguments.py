@@ -78,7 +78,7 @@ def _edit(call: Call, placements: tuple[Placement, ...]) -> Edit:
         for name in _names_in(entries)
         if name not in _names_in(_entries(call.arguments[i]))
     )
-    path, entries = moved[0].path, ", ".join(map(repr, placements[0][1]))
+    path, entries = moved[0].name, ", ".join(map(repr, placements[0][1]))
     more = f", likewise {len(moved) - 1} more" if len(moved) > 1 else ""
     return Shard(
         what=f"sharding {names(moved)} over {', '.join(map(repr, axes))}",

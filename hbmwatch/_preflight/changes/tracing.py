@@ -11,9 +11,10 @@ import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from hbmwatch._jax.jit_options import JitOptions, jit_options
-from hbmwatch._jax.lowered import call_info
+from hbmwatch._jax.lowered import CallInfo, call_info
 from hbmwatch._jax.lowering import closed_over, lowering_details
 from hbmwatch._jax.request import lowerable, traced_for
+from hbmwatch._jax.user_paths import user_call_info
 from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, shape_of, typed
 
 
@@ -44,7 +45,7 @@ def call_of(
     return Call(
         name=str(traced.fun_name),
         jaxpr=traced.jaxpr,
-        arguments=_arguments(avals, lowered, shardings),
+        arguments=_arguments(avals, user_call_info(lowered, step, args, kwargs), shardings),
         outputs=_outputs(traced, lowered, details.out_shardings),
         out_tree=jax.tree.structure(traced.out_info),
         platform=platform,
@@ -56,12 +57,12 @@ def call_of(
     )
 
 
-def _arguments(avals: Sequence[Any], lowered: Any, shardings: Sequence[Any]) -> tuple[Leaf, ...]:
+def _arguments(avals: Sequence[Any], call: CallInfo, shardings: Sequence[Any]) -> tuple[Leaf, ...]:
     """The flat arguments; the shardings are those of the arguments that the program takes."""
-    infos, given = call_info(lowered).arguments, iter(shardings)
+    infos, given = call.arguments, iter(shardings)
     by_leaf = [next(given, None) if info.used else None for info in infos]
     return tuple(
-        Leaf(info.path, typed(aval, _known(sharding)), info.donated)
+        Leaf(info.path, typed(aval, _known(sharding)), info.donated, user_path=info.user_path)
         for info, aval, sharding in zip(infos, avals, by_leaf, strict=True)
     )
 
