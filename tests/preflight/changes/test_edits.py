@@ -358,15 +358,14 @@ def test_a_tree_that_is_returned_is_donated_on_a_condition() -> None:
 
 def test_arguments_have_the_names_of_the_user() -> None:
     """equinox passes lists of arrays to jax.jit; the edits name the fields of the model."""
-    equinox = pytest.importorskip("equinox")
+    equinox: Any = pytest.importorskip("equinox")
 
-    @equinox.filter_jit
-    def step(x: Any, model: Any) -> Any:
+    def update(x: Any, model: Any) -> Any:
         grads = equinox.filter_grad(lambda model: jnp.mean(jax.vmap(model)(x) ** 2))(model)
         return equinox.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads))
 
     model = equinox.nn.MLP(64, 64, 64, 2, key=jax.random.key(0))
-    call = call_of(step, (jnp.ones((8, 64)), model), {}, None)
+    call = call_of(equinox.filter_jit(update), (jnp.ones((8, 64)), model), {}, None)
     edit = next(BY_NAME["donation"].edits(call, None, Asked()))
     pairs = {call.arguments[i].name: call.outputs[o].path for i, o in call.updated().items()}
 
