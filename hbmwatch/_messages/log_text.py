@@ -76,7 +76,8 @@ _BOX_END = re.compile(r"""(?<![│┃ \t])(?:[│┃ \t]++(?=\v?\n|$)|[ \t]*+[�
 _OF_RUNTIME = re.compile(r"\d{4}-\d\d-\d\dT\S{1,40} std(?:out|err) (?P<tag>[FP]) ")
 # How long a line is at least that a terminal breaks, and how many there are at least.
 _NARROWEST, _LEAST_FULL_LINES = 60, 2
-_IN_WORD = re.compile(r"\S(?!\[|\d{4}-\d\d-\d\d|[IWEF](?:\d{4})? )\S")  # the next line is not logged
+# The next line does not begin as a logged one does.
+_IN_WORD = re.compile(r"\S(?!\[|\d{4}-\d\d-\d\d|[IWEF](?:\d{4})? )\S")
 
 
 def strip_log_decoration(text: str, mark: str = "") -> str:

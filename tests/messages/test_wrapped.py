@@ -182,7 +182,8 @@ def test_equal_errors_whose_lines_take_turns_are_one_each() -> None:
         "    reserved        258.00M \n    program          24.12G \n    arguments         6.00G"
     )
     log = "\n".join(f"{rank}: {line}" for line in text.split("\n") for rank in range(3))
-    found = [one.message for one in locate_ooms(log)]
+    found, alone = [one.message for one in locate_ooms(log)], parse_oom(text)
 
-    assert [one.exceeded_by_bytes for one in found] == [parse_oom(text).exceeded_by_bytes] * 3
+    assert alone is not None
+    assert [one.exceeded_by_bytes for one in found] == [alone.exceeded_by_bytes] * 3
     assert [one.totals.get("arguments") for one in found] == [None, None, 6 * 2**30]

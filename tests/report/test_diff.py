@@ -244,7 +244,7 @@ def test_findings_that_are_unavailable_have_a_reason(place: int) -> None:
     summary = _summary(_op("dot", "a.py:1", 1))
     reports = [OomReport(OomMessage(""), summary), OomReport(OomMessage(""), summary)]
     reports[place] = dataclasses.replace(reports[place], missing=("findings: MemoryError: ",))
-    comparison = Comparison(*reports)
+    comparison = Comparison(reports[0], reports[1])
 
     reason = f"The findings cannot be compared: the {('first', 'second')[place]} has none "
     reason += "(findings: MemoryError)."
