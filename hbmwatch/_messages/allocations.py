@@ -142,6 +142,8 @@ def failed_allocation(
         output = re.match(_OUTPUT, tag)
         if output:
             name = output[1] + (f"{{{output[2]}}}" if output[2] else "")
+        if not name and not text[buffer.end() :].strip():
+            name = _NO_NAME
         kind: Kind = "temporary" if scoped else ""
         size = requested_bytes
         return (PeakOp(name or "", "", "", shape, size, size, kind, memory_space),)

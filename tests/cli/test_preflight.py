@@ -162,7 +162,7 @@ def test_a_budget_fails_where_a_step_grew(model: Path, capsys: pytest.CaptureFix
         (("largest", STEP[0]), "largest needs --args: a function that takes the size"),
         (
             ("budget", "--baseline", "b.json", "--fail-on-increase", "much"),
-            "'much' is neither a share",
+            "'much' is not a size",
         ),
     ],
 )

@@ -116,8 +116,11 @@ def test_links_lead_somewhere(file: Path) -> None:
     assert [link for link in links if not (file.parent / link).exists()] == []
 
 
-def test_the_exit_codes_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_codes_are_those_of_the_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The page and `hbmwatch --help` list the same."""
+    monkeypatch.setenv("COLUMNS", "200")  # so that no line is broken
     with pytest.raises(SystemExit):
         main(["--help"])
     helped = capsys.readouterr().out.partition("exit status:\n")[2]
