@@ -42,10 +42,7 @@ class Message:
 
 
 class XStat(Message):
-    """The values are a oneof, so that protobuf writes a program_id of 0.
-
-    The string of a ref_value is the name of the XStatMetadata with that id.
-    """
+    """The values are a oneof, so that protobuf writes a program_id of 0."""
 
     metadata_id: Annotated[int, 1]
     int64_value: Annotated[int, 4, "value"]
