@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.protos import XEvent, XLine, XPlane, parse
+from hbmwatch._xla.stats import stat_names, text_of
 
 _EVENTS = {"MemoryAllocation", "MemoryDeallocation"}
 _PARTS = ("bytes_reserved", "bytes_allocated", "bytes_available")
@@ -20,7 +21,7 @@ def device_limits(plane: XPlane) -> frozenset[int]:
     kinds = {entry.key for entry in plane.event_metadata if entry.value.name in _EVENTS}
     if not kinds:
         return frozenset()
-    names = {entry.key: entry.value.name for entry in plane.stat_metadata}
+    names = stat_names(plane)
     try:
         limits = {_limit(event, names) for event in _events(plane, kinds)}
     except ProfileError:
@@ -50,8 +51,7 @@ def _limit(event: XEvent, names: Mapping[int, str]) -> int | None:
     stats = {names.get(stat.metadata_id): stat for stat in event.stats}
     allocator = stats.get("allocator_name")
     if allocator is not None:
-        name = allocator.str_value or names.get(allocator.ref_value, "")
-        is_of_device = _OF_DEVICES.fullmatch(name) is not None
+        is_of_device = _OF_DEVICES.fullmatch(text_of(allocator, names)) is not None
     else:
         is_of_device = "index_on_host" in stats
     if not is_of_device or not all(part in stats for part in _PARTS):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._xla.allocators import device_limits
 from hbmwatch._xla.protos import XPlane, XSpace, message_class, parse
+from hbmwatch._xla.stats import stat_names, text_of
 
 
 class Contents(NamedTuple):
@@ -28,8 +29,8 @@ class Contents(NamedTuple):
 
 
 def read_modules(xspace: bytes, what: str = "the profile") -> dict[str, bytes]:
-    """The HLO modules of a profile, as `read_contents` finds them."""
-    return read_contents(xspace, what).modules
+    """The HLO modules of a profile, as `read_contents` finds them, which reads more."""
+    return _modules(_planes(xspace, what))
 
 
 def read_contents(xspace: bytes, what: str = "the profile") -> Contents:
@@ -42,27 +43,38 @@ def read_contents(xspace: bytes, what: str = "the profile") -> Contents:
     Raises:
         ProfileError: The bytes are empty, or not an XSpace.
     """
+    planes = _planes(xspace, what)
+    limits = (device_limits(plane) for plane in planes if plane.name == "/host:CPU")
+    types = frozenset(filter(None, map(_device_type, planes)))
+    return Contents(_modules(planes), types, frozenset[int]().union(*limits))
+
+
+def _planes(xspace: bytes, what: str) -> Sequence[XPlane]:
+    """The planes of a profile.
+
+    Raises:
+        ProfileError: The bytes are empty, or not an XSpace.
+    """
     if not xspace:
         raise ProfileError(f"{what} is empty (0 bytes)")
-    space = parse(XSpace, xspace, what)
-    if not space.planes:
+    planes = parse(XSpace, xspace, what).planes
+    if not planes:
         raise ProfileError(f"{what} is damaged: it holds no planes ({len(xspace)} bytes)")
-    planes = [plane for plane in space.planes if plane.name == "/host:metadata"]
-    modules = label_modules(module for plane in planes for module in _plane_modules(plane))
-    limits = (device_limits(plane) for plane in space.planes if plane.name == "/host:CPU")
-    types = frozenset(filter(None, map(_device_type, space.planes)))
-    return Contents(modules, types, frozenset[int]().union(*limits))
+    return planes
+
+
+def _modules(planes: Iterable[XPlane]) -> dict[str, bytes]:
+    """The HLO modules that the planes hold."""
+    found = (plane for plane in planes if plane.name == "/host:metadata")
+    return label_modules(module for plane in found for module in _plane_modules(plane))
 
 
 def _device_type(plane: XPlane) -> str:
     """The kind of the device that a plane is of; "" for a host, and where the plane has none."""
     if not plane.name.startswith("/device:"):
         return ""
-    names = {entry.key: entry.value.name for entry in plane.stat_metadata}
-    texts = {
-        names.get(stat.metadata_id): stat.str_value or names.get(stat.ref_value, "")
-        for stat in plane.stats
-    }
+    names = stat_names(plane)
+    texts = {names.get(stat.metadata_id): text_of(stat, names) for stat in plane.stats}
     if "device_vendor" in texts:
         return f"{texts['device_vendor']} GPU".strip()
     return texts.get("device_type_string", "")
