@@ -140,9 +140,10 @@ def _is_part(facts: ProgramFacts, outer: Calls) -> bool:
     )
     sample = list(itertools.islice(forward, SAMPLED_INSTRUCTIONS))
     inside = (inner for i in sample for inner in facts.buffers.graph.everything_in(i))
-    for instruction in itertools.chain(sample, inside):
+    inside_forward = (i for i in inside if is_forward(i.metadata.op_name))
+    for instruction in itertools.chain(sample, inside_forward):
         calls = _calls(facts.program.stack(instruction))
-        if calls and calls[-len(outer) :] != outer and is_forward(instruction.metadata.op_name):
+        if calls and calls[-len(outer) :] != outer:
             return True
     return False
 

@@ -220,11 +220,11 @@ class Call:
         """
         by_type: dict[Any, list[tuple[int, tuple[str, ...]]]] = {}
         for o, output in enumerate(self.outputs):
-            by_type.setdefault(_type(output), []).append((o, path_keys(output.path)))
+            by_type.setdefault(type_of(output), []).append((o, path_keys(output.path)))
         alike = []
         for i, argument in enumerate(self.arguments):
             ways = [path_keys(path) for path in {argument.path, argument.name}]
-            for o, other in by_type.get(_type(argument), ()):
+            for o, other in by_type.get(type_of(argument), ()):
                 alike.append((-max(_common_end(keys, other) for keys in ways), i, o))
         found: dict[int, int] = {}
         taken: set[int] = set()
@@ -289,7 +289,7 @@ def path_keys(path: str) -> tuple[str, ...]:
     return tuple(_KEY.findall(path))
 
 
-def _type(leaf: Leaf) -> Any:
+def type_of(leaf: Leaf) -> Any:
     """What an array has to share with another one to have its memory."""
     return leaf.shape.shape, leaf.shape.dtype
 

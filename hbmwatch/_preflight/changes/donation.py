@@ -11,7 +11,7 @@ from jax.extend.core import Literal
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.donation import donate_keyword, undonated
-from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, path_keys
+from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, path_keys, type_of
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 
 # Arguments with a smaller part of the bytes of all are not worth a try of their own.
@@ -99,7 +99,7 @@ def _returned(call: Call) -> set[int]:
     found: set[int] = set()
     by_root = [*_by_root(call, lambda leaf: leaf.path), *_by_root(call, lambda leaf: leaf.name)]
     for form in by_root:
-        types = frozenset((keys, _type(call.arguments[i])) for keys, i in form.items())
+        types = frozenset((keys, type_of(call.arguments[i])) for keys, i in form.items())
         for outputs in forms.get(types, ()):
             if all(read[outputs[keys]] >> i & 1 for keys, i in form.items()):
                 found |= {i for i in form.values() if not call.arguments[i].donated}
@@ -124,13 +124,9 @@ def _forms(outputs: tuple[Leaf, ...]) -> dict[Any, list[dict[tuple[str, ...], in
             trees.setdefault(keys[:length], {})[keys[length:]] = o
     found: dict[Any, list[dict[tuple[str, ...], int]]] = {}
     for tree in trees.values():
-        types = frozenset((keys, _type(outputs[o])) for keys, o in tree.items())
+        types = frozenset((keys, type_of(outputs[o])) for keys, o in tree.items())
         found.setdefault(types, []).append(tree)
     return found
-
-
-def _type(leaf: Leaf) -> Any:
-    return leaf.shape.shape, leaf.shape.dtype
 
 
 def _reads(call: Call) -> list[int]:
