@@ -19,13 +19,11 @@ from jax.sharding import PartitionSpec as P
 
 from hbmwatch import HbmOomError, watch_hbm
 from hbmwatch._preflight.applied import apply
-from hbmwatch._preflight.changes import BY_NAME
 from hbmwatch._preflight.changes.batch import Shorten
 from hbmwatch._preflight.changes.call import Call
-from hbmwatch._preflight.changes.change import Asked, Edit
 from hbmwatch._preflight.changes.donation import Donate
 from hbmwatch._preflight.changes.tracing import call_of
-from tests.preflight.changes.steps import mesh
+from tests.preflight.changes.steps import first_edit, mesh
 from tests.programs import FAST_COMPILE
 
 VOCABULARY, WIDTH, LENGTH, BATCH = 64, 64, 16, 8
@@ -97,11 +95,6 @@ def trained(step: Any, params: Any, state: Any) -> list[float]:
 def expected() -> list[float]:
     """The losses without a change."""
     return trained(STEP, *start())
-
-
-def first_edit(name: str, call: Call, *paths: str) -> Edit:
-    """What a change proposes first."""
-    return next(BY_NAME[name].edits(call, None, Asked(paths)))
 
 
 def train_call(*args: Any) -> Call:
@@ -278,11 +271,7 @@ def test_a_watched_step_stays_watched() -> None:
     changed = apply(step, (first_edit("donation", call, "state"),))
 
     assert inspect.unwrap(changed) is inspect.unwrap(step)
-    state = jnp.ones(8)
-    np.testing.assert_array_equal(changed(state, n=1)[0], jnp.full(8, 2.0))
-    assert state.is_deleted()
-    with pytest.raises(HbmOomError):
-        changed(jnp.ones(8), n=2**50)
+    check_donates_and_reports(changed, 2.0)
     assert [report.function for report in seen] == ["step"]
 
 
@@ -294,12 +283,17 @@ def test_a_partial_of_a_watched_step_stays_watched() -> None:
     call = call_of(step, (jnp.ones(8),), {"n": 1}, None)
     changed = apply(step, (first_edit("donation", call, "state"),))
 
+    check_donates_and_reports(changed, 4.0)
+    assert [report.function for report in seen] == ["grow"]
+
+
+def check_donates_and_reports(changed: Any, grown: float) -> None:
+    """The changed step gives the values, deletes its state, and raises what a watched one does."""
     state = jnp.ones(8)
-    np.testing.assert_array_equal(changed(state, n=1)[0], jnp.full(8, 4.0))
+    np.testing.assert_array_equal(changed(state, n=1)[0], jnp.full(8, grown))
     assert state.is_deleted()
     with pytest.raises(HbmOomError):
         changed(jnp.ones(8), n=2**50)
-    assert [report.function for report in seen] == ["grow"]
 
 
 def grow(added: Any, state: Any, n: int) -> Any:

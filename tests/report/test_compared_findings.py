@@ -88,3 +88,17 @@ def test_findings_of_a_failure_are_not_compared_with_those_of_a_profile(
         assert told == ["  Findings that are new", "    Donate params (frees up to 1.00 GiB)"]
     alone = Comparison(OomReport(before, summary), OomReport(after, summary))
     assert alone.findings() == ((), ())
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_findings_that_are_unavailable_have_a_reason(place: int) -> None:
+    """In the values, and in the text."""
+    reports = [OomReport(OomMessage(""), _summary()) for _ in range(2)]
+    reports[place] = dataclasses.replace(reports[place], missing=("findings: MemoryError: ",))
+    comparison = Comparison(reports[0], reports[1])
+
+    reason = f"The findings cannot be compared: the {('first', 'second')[place]} has none "
+    reason += "(findings: MemoryError)."
+    values = comparison.to_dict()
+    assert (values["findings"], values["why_no_findings"]) == (None, reason)
+    assert reason in " ".join(diff_text(comparison).split())

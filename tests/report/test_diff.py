@@ -238,21 +238,6 @@ def test_the_values_say_the_same() -> None:
     }
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_findings_that_are_unavailable_have_a_reason(place: int) -> None:
-    """In the values, and in the text."""
-    summary = _summary(_op("dot", "a.py:1", 1))
-    reports = [OomReport(OomMessage(""), summary), OomReport(OomMessage(""), summary)]
-    reports[place] = dataclasses.replace(reports[place], missing=("findings: MemoryError: ",))
-    comparison = Comparison(reports[0], reports[1])
-
-    reason = f"The findings cannot be compared: the {('first', 'second')[place]} has none "
-    reason += "(findings: MemoryError)."
-    values = comparison.to_dict()
-    assert (values["findings"], values["why_no_findings"]) == (None, reason)
-    assert reason in " ".join(diff_text(comparison).split())
-
-
 def test_buffers_of_several_sizes_are_summed_in_the_text() -> None:
     """Only equal buffers read as "2 x 1.00 GiB"."""
     before = _summary(_op("dot", "a.py:1", 1), _op("dot", "a.py:1", 1))

@@ -10,6 +10,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from hbmwatch._preflight.changes import BY_NAME
+from hbmwatch._preflight.changes.call import Call
+from hbmwatch._preflight.changes.change import Asked, Edit
+
 WIDTH, BATCH = 128, 256
 # Closed over by `train_step`: 1 MiB.
 TABLE = np.random.default_rng(0).normal(size=(WIDTH, 2048)).astype(np.float32) / WIDTH
@@ -82,3 +86,8 @@ def differences(found: Any, expected: Any) -> dict[str, float]:
         if part > 1e-5:
             differing[jax.tree_util.keystr(path)] = part
     return differing
+
+
+def first_edit(name: str, call: Call, *paths: str) -> Edit:
+    """What a change proposes first for a call, or for those of its arguments."""
+    return next(BY_NAME[name].edits(call, None, Asked(paths)))

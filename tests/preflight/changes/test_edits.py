@@ -23,7 +23,14 @@ from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.state import state_of
 from hbmwatch._preflight.changes.tracing import call_of
 from hbmwatch._preflight.planning import least_bytes
-from tests.preflight.changes.steps import arguments, differences, mesh, shapes, train_step
+from tests.preflight.changes.steps import (
+    arguments,
+    differences,
+    first_edit,
+    mesh,
+    shapes,
+    train_step,
+)
 
 HAS_HOST_MEMORY = jax.__version_info__ >= (0, 7)
 F32 = jnp.float32
@@ -32,7 +39,7 @@ X = jax.ShapeDtypeStruct((4096, 64), F32)
 
 def first(name: str, step: Any, *args: Any) -> Edit:
     """What a change proposes first for a step."""
-    return next(BY_NAME[name].edits(call_of(step, args, {}, None), None, Asked()))
+    return first_edit(name, call_of(step, args, {}, None))
 
 
 @pytest.mark.skipif(not HAS_HOST_MEMORY, reason="this CPU backend has no memory 'pinned_host'")
@@ -338,55 +345,18 @@ def test_a_rough_peak_is_counted_in_arrays(step: Any, expected: int) -> None:
     assert estimated_peak_bytes(closed) == pytest.approx(expected * size, rel=0.01)
 
 
-def test_a_tree_that_is_returned_is_donated_on_a_condition() -> None:
-    """A cache whose rows move; not what the result does not depend on, or what has another form."""
-
-    def step(cache: Any, order: Any, mask: Any, x: Any) -> Any:
-        moved = jax.tree.map(lambda rows: rows[order], cache)
-        return moved, {"scores": x @ x.T}, jnp.ones_like(mask)
-
-    cache = {"k": X, "v": X}
-    order = jax.ShapeDtypeStruct((4096,), jnp.int32)
-    edit = first("donation", jax.jit(step), cache, order, X, X)
-
-    assert edit.what == "donating cache['k'], cache['v']"
-    assert edit.code == (
-        "jax.jit(step, donate_argnames='cache'), and use only the returned values afterwards "
-        "(only if nothing needs the old cache after the call)"
-    )
-
-
-def test_arguments_have_the_names_of_the_user() -> None:
-    """equinox passes lists of arrays to jax.jit; the edits name the fields of the model."""
-    equinox: Any = pytest.importorskip("equinox")
-
-    def update(x: Any, model: Any) -> Any:
-        grads = equinox.filter_grad(lambda model: jnp.mean(jax.vmap(model)(x) ** 2))(model)
-        return equinox.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads))
-
-    model = equinox.nn.MLP(64, 64, 64, 2, key=jax.random.key(0))
-    call = call_of(equinox.filter_jit(update), (jnp.ones((8, 64)), model), {}, None)
-    edit = next(BY_NAME["donation"].edits(call, None, Asked()))
-    pairs = {call.arguments[i].name: call.outputs[o].path for i, o in call.updated().items()}
-
-    assert call.arguments[1].name == "model.layers[0].weight"
-    assert edit.what.startswith("donating model.layers[0].weight, model.layers[0].bias and ")
-    assert edit.code.startswith('equinox.filter_jit(step, donate="all-except-first"), and use')
-    assert pairs["model.layers[1].weight"].endswith(".layers[1].weight")
-
-
 @pytest.mark.skipif(not HAS_HOST_MEMORY, reason="this CPU backend has no memory 'pinned_host'")
 def test_a_step_with_state_on_the_host_can_be_traced_again() -> None:
     """With a checkpoint, another dtype or a smaller batch, it stays donated and on the host."""
     step, args = jax.jit(train_step), arguments()
     expected = step(*args)
     call = call_of(step, shapes(args), {}, None)
-    donated = next(BY_NAME["donation"].edits(call, None, Asked(("state",))))
-    host = next(BY_NAME["host-state"].edits(call, None, Asked()))
+    donated = first_edit("donation", call, "state")
+    host = first_edit("host-state", call)
     before = host.on(donated.on(call))
 
-    checkpoint = next(BY_NAME["checkpoint"].edits(before, None, Asked()))
-    narrow = next(BY_NAME["bfloat16"].edits(before, None, Asked(("state",))))
+    checkpoint = first_edit("checkpoint", before)
+    narrow = first_edit("bfloat16", before, "state")
     half = Shorten(what="", code="", arguments=(6,), parts=2)
     for edit in (checkpoint, narrow, half):
         after = edit.on(before)
