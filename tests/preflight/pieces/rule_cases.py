@@ -62,8 +62,17 @@ N = ints(4, 6)
 ROWS = ints(4) % 4
 OUTSIDE = np.asarray([3, -2, 1, 9], np.int32)
 COLUMNS = ints(4, 2) % 6
+# Written with lax, as `.at` makes negative indices positive, and older jax cannot turn that off.
+ELEMENTS = lax.GatherDimensionNumbers((), collapsed_slice_dims=(0, 1), start_index_map=(0, 1))
+INTO_ELEMENTS = lax.ScatterDimensionNumbers((), (0, 1), scatter_dims_to_operand_dims=(0, 1))
+INTO_ROWS = lax.ScatterDimensionNumbers((1,), (0,), scatter_dims_to_operand_dims=(0,))
 J = ints()
 SQUARES = np.stack([np.eye(3, dtype=np.float32) * 2 + 0.1] * 4)
+
+
+def in_column_1(rows: Any) -> Any:
+    """The indices of the elements of a matrix that are in these rows, and in its column 1."""
+    return jnp.stack([rows, jnp.ones_like(rows)], axis=-1)
 
 
 def bits(seed: Any) -> Any:
@@ -197,7 +206,7 @@ CASES = (
     *(
         Case(
             "gather",
-            lambda x, i, mode=mode: x.at[i, 1].get(mode=mode, wrap_negative_indices=False),
+            lambda x, i, mode=mode: lax.gather(x, in_column_1(i), ELEMENTS, (1, 1), mode=mode),
             (X, OUTSIDE),
             {**sums(0, 1), (1, 0): "split"},
         )
@@ -205,13 +214,15 @@ CASES = (
     ),
     Case(
         "scatter-add",
-        lambda x, i, u: x.at[i, 1].add(u, mode="drop", wrap_negative_indices=False),
+        lambda x, i, u: lax.scatter_add(x, in_column_1(i), u, INTO_ELEMENTS, mode="drop"),
         (X, OUTSIDE, floats(4)),
         {**split(0, 1), (1, 0): "sum", (2, 0): "sum"},
     ),
     Case(
         "scatter",
-        lambda x, i, u: x.at[i].set(u, mode="clip", wrap_negative_indices=False),
+        lambda x, i, u: lax.scatter(
+            x, i[:, None], jnp.broadcast_to(u, (i.size, u.size)), INTO_ROWS, mode="clip"
+        ),
         (X, OUTSIDE, floats(6)),
         {**split(0, 1), (2, 1): "split"},
     ),
