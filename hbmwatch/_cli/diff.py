@@ -22,9 +22,9 @@ from hbmwatch._cli.console import (
     read_text,
     write_text,
 )
-from hbmwatch._cli.peak import OTHER_MODULES, add_limit_options, limit_of, report_of_profile
+from hbmwatch._cli.peak import OTHER_MODULES, add_limit_options, checked_limit, report_of_profile
 from hbmwatch._records.addresses import remote_address
-from hbmwatch._records.report import limit_of as limit_of_report
+from hbmwatch._records.report import limit_of
 from hbmwatch._records.text import clean
 from hbmwatch._report.diff import GROUPINGS
 from hbmwatch._report.report import OomReport
@@ -51,14 +51,14 @@ def _run(options: argparse.Namespace) -> int:
     from hbmwatch._report.comparison import Comparison
     from hbmwatch._report.diff_text import diff_text
 
-    limit, note = limit_of(options)
+    limit, note = checked_limit(options)
     with progress("reading the two peaks"):
         before, after = (_report(path, options) for path in (options.a, options.b))
     for path, report in ((options.a, before), (options.b, after)):
         for problem in report.missing:
             if problem.startswith(OTHER_MODULES):
                 print_on_stderr(f"{path}: {problem}")
-    known = (limit, limit_of_report(after), limit_of_report(before))
+    known = (limit, limit_of(after), limit_of(before))
     comparison = Comparison(before, after, next((n for n in known if n is not None), None), note)
     if options.html is not None:
         from hbmwatch._report.diff_html import diff_page

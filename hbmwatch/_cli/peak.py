@@ -58,7 +58,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
-    """Add --limit and --on, with which `limit_of` knows a limit."""
+    """Add --limit and --on, with which `checked_limit` knows a limit."""
     parser.add_argument(
         "--limit",
         type=size,
@@ -73,7 +73,7 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from hbmwatch._profiles.listing import Listing
 
-    limit, device = limit_of(options)
+    limit, device = checked_limit(options)
     try:
         with progress("reading the profile"):
             report = report_of_profile(
@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
     return DONE if fits else NOTHING_FOUND
 
 
-def limit_of(options: argparse.Namespace) -> tuple[int | None, str]:
+def checked_limit(options: argparse.Namespace) -> tuple[int | None, str]:
     """The limit to check, and the device that has it."""
     if options.on is None or options.limit is not None:
         return options.limit, ""

@@ -50,7 +50,7 @@ function findingCard(finding, n, needed) {
     make("p", { class: "muted" }, finding.evidence),
   );
   const unhelpful = finding.will_not_help;
-  if (unhelpful) body.append(make("p", {}, `Will not help: ${unhelpful}`));
+  if (unhelpful) body.append(make("p", {}, `Will not help: ${unhelpful}.`));
   const certainty = CERTAINTIES.get(finding.certainty) ?? finding.certainty;
   const trial = finding.change ? `change="${finding.change}"` : "variant=your changed step";
   const measure = finding.certainty === "measured" ? [] : [make("span", {}, `verify: ${trial}`)];
