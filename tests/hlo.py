@@ -22,8 +22,9 @@ F16, F32, F64, BF16 = (
     PrimitiveType.F64,
     PrimitiveType.BF16,
 )
-F8, U32, S32, PRED = (
+F8, S8, U32, S32, PRED = (
     PrimitiveType.F8E4M3FN,
+    PrimitiveType.S8,
     PrimitiveType.U32,
     PrimitiveType.S32,
     PrimitiveType.PRED,

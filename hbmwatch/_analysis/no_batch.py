@@ -17,12 +17,12 @@ def looped_over(graph: Graph) -> frozenset[int]:
     return frozenset(
         number
         for loop in graph.loops
-        for position, given in _carried(graph, loop)
-        if (number := _argument(graph, loop, position)) is not None and _reads_rows(graph, given)
+        for position, given in carried(graph, loop)
+        if (number := _argument(graph, loop, position)) is not None and reads_rows(graph, given)
     )
 
 
-def _carried(graph: Graph, loop: HloInstructionProto) -> Iterator[tuple[int, HloInstructionProto]]:
+def carried(graph: Graph, loop: HloInstructionProto) -> Iterator[tuple[int, HloInstructionProto]]:
     """The values that the body of a loop gets, with their positions in its tuple."""
     for called in loop.called_computation_ids:
         body = graph.program.computations.get(called)
@@ -41,7 +41,7 @@ def _argument(graph: Graph, loop: HloInstructionProto, position: int) -> int | N
     return graph.argument_ids.get(start.id)
 
 
-def _reads_rows(graph: Graph, value: HloInstructionProto) -> bool:
+def reads_rows(graph: Graph, value: HloInstructionProto) -> bool:
     """Whether a value is read one row at a time."""
     rows = value.shape.dimensions[0] if value.shape.dimensions else 0
     whole = element_count(value.shape.dimensions)

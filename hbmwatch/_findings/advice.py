@@ -22,6 +22,8 @@ class Advice:
             first.
         link: Where to read on.
         will_not_help: What people usually try here without effect; "" where there is nothing.
+        without_batch: The same for a program that has no batch to make smaller; None: it does not
+            name one.
         change: The change with which `verify` can try it; "" if there is none.
         least_share_of_peak: The bytes over the limit count as at least this share of the peak;
             None: rank.LEAST_SHARE_OF_PEAK.
@@ -32,6 +34,7 @@ class Advice:
     prior_weight: float
     link: str
     will_not_help: str = ""
+    without_batch: str | None = None
     change: str = ""
     least_share_of_peak: float | None = None
     weigh: Callable[[ProgramFacts, Finding], float] | None = None

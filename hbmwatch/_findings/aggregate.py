@@ -10,6 +10,7 @@ from hbmwatch._analysis.leaves import Batch
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings import donation, training_state
 from hbmwatch._findings.advice import Advice, all_bytes
+from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.fitting_batch import (
     batch_paths,
     fitting,
@@ -18,6 +19,7 @@ from hbmwatch._findings.fitting_batch import (
 )
 from hbmwatch._findings.libraries import uses
 from hbmwatch._findings.phrases import ERROR_1000, at_line, either, list_some, plural
+from hbmwatch._findings.random_bits import is_drawn
 from hbmwatch._findings.rows import rows_of_outputs
 from hbmwatch._findings.saved import is_layer_input
 from hbmwatch._findings.verdict import freed_together, left_bytes, unnamed
@@ -89,7 +91,7 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
         micro = f" (accumulate gradients over micro-batches{how})" if hint else ""
         changes.append(f"{smaller_batch(facts)}{micro}")
     elif kinds == {"output"}:
-        changes.append("return less")
+        changes += [] if is_drawn(Candidate(facts, largest)) else ["return less"]
     elif "parameter" not in kinds and not any("jit(_" in live.name for live in largest):
         rows = _rows(facts, largest)
         blocks = f"blocks of the rows of {rows}" if rows else "blocks"
@@ -148,6 +150,8 @@ def _describe_peak(
     kept = any(live is first for live in facts.buffers.saved)
     if kept or (first.forward and is_layer_input(facts, first)):
         what = f" and {'is' if count == 1 else 'are'} kept for the backward pass"
+    elif is_drawn(Candidate(facts, largest)):
+        what = f" and {'holds' if count == 1 else 'hold'} what a random generator draws"
     evidence = f"{take} {format_size(all_bytes(largest))} of {peak}{what}."
     if first.op.kind == "parameter" or not first.name:
         return title, evidence

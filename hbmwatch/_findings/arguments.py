@@ -22,6 +22,7 @@ ADVICE = Advice(
     prior_weight=2.0,
     link=ERROR_1000,
     will_not_help="jax.checkpoint or a smaller batch: neither makes these arguments smaller",
+    without_batch="jax.checkpoint: it does not make these arguments smaller",
 )
 
 

@@ -15,6 +15,7 @@ ADVICE = BufferAdvice(
     link="https://docs.jax.dev/en/latest/debugging/print_breakpoint.html",
     will_not_help="a smaller batch, which only makes the buffer smaller: without the "
     "callback the compiler may not have to allocate it at all",
+    without_batch="",
     reads_origin=False,
 )
 

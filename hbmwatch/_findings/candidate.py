@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._analysis.graph import elements
+from hbmwatch._analysis.graph import Graph, elements
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.origin import Origin, OriginInstruction
 from hbmwatch._findings.products import Product, find_product, is_softmax_input, ungathered
@@ -68,7 +68,11 @@ class Candidate:
     @functools.cached_property
     def ends(self) -> list[OriginInstruction]:
         """The instructions that introduced the number of elements, without broadcast scalars."""
-        return [end for end in self.origin.ends if not self._is_scalar(end.instruction)]
+        return [
+            end
+            for end in self.origin.ends
+            if not is_scalar(self.facts.buffers.graph, end.instruction)
+        ]
 
     @functools.cached_property
     def names(self) -> str:
@@ -92,10 +96,11 @@ class Candidate:
         """Whether a softmax reads the buffer, or computes it."""
         return is_softmax_input(self.first, self.origin, self.uses)
 
-    def _is_scalar(self, instruction: HloInstructionProto) -> bool:
-        """Whether an instruction is a constant or a broadcast number."""
-        if instruction.opcode == "constant":
-            return True
-        source = self.facts.buffers.graph.first(instruction)
-        is_broadcast = instruction.opcode == "broadcast"
-        return is_broadcast and source is not None and elements(source.shape) <= 1
+
+def is_scalar(graph: Graph, instruction: HloInstructionProto) -> bool:
+    """Whether an instruction is a constant or a broadcast number."""
+    if instruction.opcode == "constant":
+        return True
+    source = graph.first(instruction)
+    is_broadcast = instruction.opcode == "broadcast"
+    return is_broadcast and source is not None and elements(source.shape) <= 1

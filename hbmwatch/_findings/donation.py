@@ -13,12 +13,13 @@ from hbmwatch._records.paths import path_prefix
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 
+_OUTER = "An outer jit without donate_argnums undoes the donation of an inner jit"
 ADVICE = Advice(
     slug="donation",
     prior_weight=3.0,
     link=DONATION,
-    will_not_help="jax.checkpoint or a smaller batch: neither changes these bytes. An outer jit "
-    "without donate_argnums undoes the donation of an inner jit",
+    will_not_help=f"jax.checkpoint or a smaller batch: neither changes these bytes. {_OUTER}",
+    without_batch=f"jax.checkpoint: it does not change these bytes. {_OUTER}",
     change="donation",
 )
 # An argument with a hundredth of the bytes of all (a step, a hidden state) is not named.

@@ -13,7 +13,7 @@ from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
 from hbmwatch._xla.shardings import tiles
-from hbmwatch._xla.types import type_name
+from hbmwatch._xla.types import float_bits, type_name
 
 ADVICE = Advice(
     slug="donation-unusable",
@@ -21,6 +21,15 @@ ADVICE = Advice(
     link=DONATION,
     will_not_help='more donate_argnums: JAX only warns "Some donated buffers were not usable" and '
     "keeps both copies",
+)
+_RETURN = (
+    "Return the donated leaves with the dtype, shape and sharding that they had as arguments (cast "
+    "the update back, set out_shardings), so that donate_argnums takes effect."
+)
+_CONVERT = (
+    "An output of another dtype cannot reuse this memory. Convert one layer or module at a time, "
+    "in a call of its own, and delete the old arrays (x.delete(), or drop all references) before "
+    "the next call: then only one layer exists in both dtypes."
 )
 
 
@@ -50,18 +59,33 @@ def find(facts: ProgramFacts) -> Finding | None:
     saves = sum(m.output.size_bytes for m in mismatches if m.output is not None)
     total = sum(m.argument.size_bytes for m in mismatches)
     first = max(mismatches, key=lambda m: m.argument.size_bytes)
+    converted = [m for m in mismatches if _is_conversion(facts, m)]
+    most = 2 * sum(m.argument.size_bytes for m in converted) > total
     return ADVICE.finding(
         title=f"Donating {list_some([first.argument.path])} has no effect: {first.reason}",
         evidence=f"No output can reuse the memory of {plural(len(mismatches), 'donated leaf')} "
         f"({format_size(total)}). The largest is {first.argument.path}: {first.reason}.",
-        remedy="Return the donated leaves with the dtype, shape and sharding that they had as "
-        "arguments (cast the update back, set out_shardings), so that donate_argnums takes effect.",
+        remedy=_CONVERT if most else _RETURN,
         saves_bytes=saves or total,
         buffers=[
             *rows_of_outputs(facts, (m.output for m in mismatches if m.output is not None)),
             *rows_of(facts, (m.argument for m in mismatches if m.output is None)),
         ],
     )
+
+
+def _is_conversion(facts: ProgramFacts, mismatch: Mismatch) -> bool:
+    """Whether the program is there to change the dtype, as one that quantizes weights is.
+
+    A training step may narrow its state by mistake, but not to integers.
+    """
+    if mismatch.output is None:
+        return False
+    before = float_bits(mismatch.argument.element_type) or 0
+    after = float_bits(mismatch.output.element_type) or 0
+    if bool(before) != bool(after):
+        return True
+    return 0 < after < before and not facts.buffers.differentiated
 
 
 def _unused_donations(facts: ProgramFacts) -> list[Argument]:

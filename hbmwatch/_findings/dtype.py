@@ -42,6 +42,7 @@ COPY_ADVICE = BufferAdvice(
     "XLA for TPU may still cast all layers in front of the loop.",
     link=ERROR_1000,
     will_not_help="jax.checkpoint or a smaller batch: the copy has the size of the arguments",
+    without_batch="jax.checkpoint: the copy has the size of the arguments",
     names_argument=True,
 )
 # A program "is" bfloat16 if more than half of the bytes of its float arguments are that narrow.

@@ -37,6 +37,11 @@ def is_training_batch(facts: ProgramFacts) -> bool:
     return facts.buffers.differentiated and not pairs
 
 
+def has_training_batch(facts: ProgramFacts) -> bool:
+    """Whether a program trains on a batch that could be smaller."""
+    return bool(facts.batch.arguments) and is_training_batch(facts)
+
+
 def batch_paths(facts: ProgramFacts) -> str:
     """The arguments that have the batch: "x, y"."""
     return list_some(argument.path for argument in facts.batch.arguments)

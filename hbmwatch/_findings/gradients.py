@@ -48,6 +48,7 @@ ADVICE = BufferAdvice(
     link="https://github.com/jax-ml/jax/issues/30338",
     will_not_help="jax.checkpoint, donation or a smaller batch: gradients are as large as the "
     "parameters",
+    without_batch="jax.checkpoint or donation: gradients are as large as the parameters",
     reads_origin=False,
 )
 SUM_ADVICE = dataclasses.replace(

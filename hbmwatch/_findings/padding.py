@@ -46,6 +46,7 @@ ADVICE = Advice(
     prior_weight=PRIOR_WEIGHT,
     link=ERROR_1000,
     will_not_help="a smaller batch: the padding stays the same share of each buffer",
+    without_batch="",
     # Some padding is in every program: it counts in full only where it is half of the peak.
     least_share_of_peak=0.5,
     weigh=_weigh,

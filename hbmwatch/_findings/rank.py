@@ -28,6 +28,7 @@ from hbmwatch._findings import (
 )
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.changes import can_try
+from hbmwatch._findings.fitting_batch import has_training_batch
 from hbmwatch._records.report import Finding
 
 # If the program is only a little over the limit, a remedy that frees two fifths of the peak counts
@@ -76,10 +77,13 @@ _OF_PROGRAMS = (
     aggregate,
     vmem,
 )
-_OF_BUFFERS = (rule.advice for rule in classify.RULES if rule.advice is not None)
-ADVICE: dict[str, Advice] = {advice.slug: advice for advice in _OF_BUFFERS} | {
-    module.ADVICE.slug: module.ADVICE for module in _OF_PROGRAMS
-}
+_EVERY: tuple[Advice, ...] = (
+    *(rule.advice for rule in classify.RULES if rule.advice is not None),
+    *(module.ADVICE for module in _OF_PROGRAMS),
+)
+ADVICE: dict[str, Advice] = {advice.slug: advice for advice in _EVERY}
+# What does not help where there is no batch to make smaller, by the text for other programs.
+_BATCHLESS = {a.will_not_help: a.without_batch for a in _EVERY if a.without_batch is not None}
 
 
 def find_findings(
@@ -111,16 +115,23 @@ def find_findings(
     rest = attempt(functools.partial(aggregate.find, others=worth), None)
     worth += [rest] if rest is not None else []
     worth = [f if can_try(facts, f.change) else dataclasses.replace(f, change="") for f in worth]
+    worth = worth if has_training_batch(facts) else [_without_batch(f) for f in worth]
     return tuple(
         sorted(
             worth,
             key=lambda f: (
                 not _is_about_arguments(facts, f, worth),
-                f is rest and _has_cause(facts, worth),
+                f.slug == aggregate.ADVICE.slug and _has_cause(facts, worth),
                 -rank(facts, f),
             ),
         )
     )
+
+
+def _without_batch(finding: Finding) -> Finding:
+    """A finding that does not name a smaller batch, which the program does not have."""
+    text = _BATCHLESS.get(finding.will_not_help, finding.will_not_help)
+    return dataclasses.replace(finding, will_not_help=text)
 
 
 def _has_cause(facts: ProgramFacts, findings: Sequence[Finding]) -> bool:

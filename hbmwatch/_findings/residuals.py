@@ -10,6 +10,7 @@ from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings import classify
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.fitting_batch import has_training_batch
 from hbmwatch._findings.layers import around
 from hbmwatch._findings.libraries import IN_GROUPS, offered
 from hbmwatch._findings.phrases import at_line, at_lines, plural
@@ -36,6 +37,7 @@ ADVICE = Advice(
 # What has equal residuals without a scan: layers, or the steps of a loop in Python.
 REPEATED = "layer or step"
 EACH = f"each {REPEATED}"
+_SMALLER_BATCH = " Or use a smaller batch, with gradients accumulated over micro-batches."
 # Groups are more work than single layers: they have to free twice as much.
 MORE_IN_GROUPS = 2
 
@@ -104,8 +106,8 @@ def _in_groups(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int, fre
         title=f"Rematerialize: put jax.checkpoint (remat) around groups of {what}{at_line(saved)}",
         evidence=f"{_kept(saved)}, {how_many}. A checkpoint around a single {one} keeps what goes "
         "into it, which is about as large.",
-        remedy=f"{how}: it keeps what goes into each group, and recomputes one group at a time. Or "
-        "use a smaller batch, with gradients accumulated over micro-batches."
+        remedy=f"{how}: it keeps what goes into each group, and recomputes one group at a time."
+        + (_SMALLER_BATCH if has_training_batch(facts) else "")
         + ("" if steps else offered(facts, IN_GROUPS, saved)),
         saves_bytes=freed,
         buffers=saved,

@@ -9,7 +9,7 @@ from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.pairwise import is_gradient_per_example, multiplies_rows
 from hbmwatch._findings.phrases import LAX_MAP
-from hbmwatch._findings.random_bits import RANDOM_NAMES
+from hbmwatch._findings.random_bits import RANDOM_NAMES, RETURNED, is_drawn
 
 # A layer's weights are a matrix, maybe one of a stack.
 LEAST_RANK = 2
@@ -29,6 +29,14 @@ ADVICE = BufferAdvice(
     of_results=_OF_RESULTS,
     link=LAX_MAP,
     will_not_help="jit alone: vmap is the same as writing out the batch dimension",
+)
+DRAWN_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=ADVICE.prior_weight,
+    title="A vmap draws all of its random results at once{at}",
+    remedy=RETURNED,
+    link="https://docs.jax.dev/en/latest/jax.random.html",
+    will_not_help="jax.lax.map in place of jax.vmap: it stacks the same results",
 )
 GRADIENTS_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
@@ -61,6 +69,11 @@ def is_mapped(candidate: Candidate) -> bool:
     positions = [p for word in RANDOM_NAMES if (p := names.find(word)) >= 0]
     names_before = names[: min(positions, default=len(names))]
     return "vmap(" in names_before and "jvp(" not in names
+
+
+def is_drawn_result(candidate: Candidate) -> bool:
+    """Whether a vmap of the user draws a result of the program, such as the weights of layers."""
+    return candidate.first.op.kind == "output" and is_mapped(candidate) and is_drawn(candidate)
 
 
 def is_product_of_samples(candidate: Candidate) -> bool:

@@ -11,6 +11,7 @@ from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.phrases import LAX_SCAN, at_line
+from hbmwatch._findings.random_bits import RETURNED, is_drawn
 from hbmwatch._records.text import clean
 
 
@@ -30,6 +31,13 @@ def _computed(live: LiveBuffer, facts: ProgramFacts) -> str:
     return f", computed at {clean(elsewhere, 60)}" if elsewhere else ""
 
 
+def _remedy(found: Sequence[Candidate]) -> str:
+    """What to change: nothing reduces weights that a scan draws layer by layer."""
+    largest = max(found, key=lambda c: c.first.size_bytes)
+    returned = largest.first.op.kind == "output"
+    return RETURNED if returned and is_drawn(largest) else ADVICE.remedy
+
+
 ADVICE = BufferAdvice(
     slug="stacked-outputs",
     prior_weight=1.8,
@@ -37,6 +45,7 @@ ADVICE = BufferAdvice(
     remedy="Return from the scan only what is needed (the last state, a running mean, every n-th "
     "step): the second output of the body is stacked over all steps. If all steps are needed, "
     "shard them, keep them in a narrower dtype, or call the scan for some steps at a time.",
+    remedy_for=_remedy,
     link=LAX_SCAN,
     will_not_help="donation or jax.checkpoint: this buffer is the result of the scan",
     reads_origin=False,

@@ -23,6 +23,7 @@ ADVICE = Advice(
     prior_weight=1.2,
     link=ERROR_1000,
     will_not_help="a smaller batch or jax.checkpoint: neither makes the state smaller",
+    without_batch="jax.checkpoint: it does not make the state smaller",
 )
 # The parameters and the two moments of Adam; one more is an accumulator, or an average.
 COPIES_OF_ADAM = 3

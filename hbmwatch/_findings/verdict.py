@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.fitting_batch import fitting
 from hbmwatch._findings.phrases import either, mesh_exists
+from hbmwatch._findings.random_bits import is_drawn
 from hbmwatch._records.peak_op import PeakOp
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
@@ -174,10 +176,18 @@ def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
         subject = f"After these changes the {what} alone still {verb} {format_size(size)}"
     halved = _halved(facts, [kind] if kind else _KEPT, size)
     devices = -(-size * facts.device_count // limit)
-    changes = [less, *([NARROWER] if halved <= limit else [])]
+    drawn = kind == "output" and _are_drawn(facts)
+    changes = [*([] if drawn else [less]), *([NARROWER] if halved <= limit else [])]
     if mesh_exists(devices):
         changes.append(f"shard over {devices} or more such devices")
     return f"{subject}; the device has {format_size(limit)}. {TO_FIT}{either(changes)}."
+
+
+def _are_drawn(facts: ProgramFacts) -> bool:
+    """Whether all large outputs come from a random generator, as new weights do."""
+    outputs = (live for live in facts.live if live.op.kind == "output")
+    large = (live for live in outputs if live.size_bytes >= facts.least_part_bytes)
+    return all(is_drawn(Candidate(facts, [live])) for live in large)
 
 
 def _halved(facts: ProgramFacts, kinds: Collection[str], size: int) -> int:

@@ -9,7 +9,8 @@ import pytest
 from hbmwatch._findings import donation_unusable
 from hbmwatch._findings.donation_unusable import same_leaf
 from tests.findings.cases import UNUSABLE, explained, named
-from tests.hlo import BF16, MIB, REPLICATED, Hlo, tiled
+from tests.findings.saved import BACKWARD
+from tests.hlo import BF16, F32, MIB, REPLICATED, S8, Hlo, tiled
 from tests.oom_programs import Case
 
 DONOR = {"entries": [{"parameter_number": 0}]}
@@ -31,6 +32,32 @@ def test_the_reason_is_named(dims: tuple[int, ...], dtype: int, title: str) -> N
 
     assert finding is not None
     assert finding.title == f"Donating w has no effect: {title}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name", "converts"),
+    [
+        (BF16, S8, "", True),
+        (S8, BF16, "", True),
+        (F32, BF16, "", True),
+        (F32, BF16, BACKWARD, False),
+        (BF16, S8, BACKWARD, True),
+        (BF16, F32, "", False),
+    ],
+    ids=["quantized", "dequantized", "narrowed", "in training", "8-bit state", "widened"],
+)
+def test_what_a_program_converts_is_not_to_be_cast_back(
+    before: int, after: int, name: str, converts: bool
+) -> None:
+    """That would undo it; one layer at a time holds both only of that layer."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512, dtype=before, path="w")
+    output = hlo.add("convert", w, dims=(512, 512), dtype=after, name=name)
+    finding = donation_unusable.find(hlo.facts(outputs=(output,), buffer_donor=DONOR))
+
+    assert finding is not None
+    assert finding.remedy.startswith("An output of another dtype cannot") == converts
+    assert finding.remedy.startswith("Return the donated leaves") == (not converts)
 
 
 def test_another_sharding_is_told_by_the_shape_on_one_device() -> None:

@@ -100,6 +100,21 @@ def test_a_finder_that_fails_costs_no_other_finding(monkeypatch: pytest.MonkeyPa
     assert [problem.endswith("RuntimeError: no luck") for problem in problems] == [True]
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_smaller_batch_is_named_only_where_a_program_has_one(trains: bool) -> None:
+    """What does not help either: nobody can try it in a program without a batch."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512, path="state")
+    x = [hlo.parameter(4096, 512, path="x")] if trains else []
+    made = hlo.add("sort", *x, dims=(4096, 512), name="jit(f)/transpose(jvp())/sort")
+    updated = hlo.add("multiply", w, w, dims=(512, 512))
+    facts = hlo.facts((made,), outputs=(updated,))
+    first = next(f for f in find_findings(facts) if f.slug == "donation")
+
+    assert ("smaller batch" in first.will_not_help) == trains
+    assert "jax.checkpoint" in first.will_not_help
+
+
 @pytest.mark.parametrize(("rows", "is_found"), [(998, True), (999, False)])
 def test_donation_is_reported_from_a_thousandth_of_the_peak_on(rows: int, is_found: bool) -> None:
     """It costs nothing; anything else that frees so little is not reported."""

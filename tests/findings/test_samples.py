@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hbmwatch._findings import classify, samples
+from hbmwatch._findings.random_bits import RETURNED
+from tests.findings.cases import explain
 from tests.findings.products import SOFTMAX, product
 from tests.findings.small import classified, largest
 from tests.hlo import Hlo
+from tests.oom_programs.base import array, on_one
 
 
 @pytest.mark.parametrize(
@@ -96,3 +103,37 @@ def test_a_result_does_not_count_beside_what_chunks_free(
 
     assert finding.saves_bytes == rows[0] * 512 * 4
     assert finding.remedy.endswith(remedy)
+
+
+def draw(key: Any, mean: Any) -> Any:
+    """The weights of one layer."""
+    return 0.02 * jax.random.normal(key, (1024, 2048))
+
+
+def sample(key: Any, mean: Any) -> Any:
+    """A sample around a mean, which may be reduced."""
+    return mean + 0.02 * jax.random.normal(key, (1024, 2048))
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("loop", ["vmap", "map", "unrolled"])
+@pytest.mark.parametrize(("layer", "is_drawn"), [(draw, True), (sample, False)])
+def test_nobody_reduces_weights_that_a_program_draws(layer: Any, is_drawn: bool, loop: str) -> None:
+    """The initializer of eight layers returns them: as one array, or as eight."""
+
+    def init(key: Any, mean: Any) -> Any:
+        keys = jax.random.split(key, 8)
+        if loop == "unrolled":
+            return [layer(key, mean) for key in keys]
+        if loop == "map":
+            return jax.lax.map(lambda key: layer(key, mean), keys)
+        return jax.vmap(layer, (0, None))(keys, mean)
+
+    lowered = on_one(init, array(2, dtype=jnp.uint32), array(2048))
+    first = explain(lowered, 16).findings[0]
+
+    if loop == "unrolled":
+        assert ("hold what a random generator draws" in first.evidence) == is_drawn
+        assert first.remedy.startswith("Return less") == (not is_drawn)
+    else:
+        assert (first.remedy == RETURNED) == is_drawn

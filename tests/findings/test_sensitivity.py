@@ -79,6 +79,8 @@ ANSWERED = {
     "test_rank.py",
     "_findings.replication.LEAST_SHARE_OF_MINIMUM": "these programs have no biases or step "
     "counters: test_replication.py",
+    "_findings.random_bits.MOST_VISITS": "it bounds a walk; draws here are few steps from their "
+    "loop: test_random_bits.py",
     "_findings.rows.MOST_MOVES": "outputs here are one step from what computes them: "
     "test_verdict.py",
     "_findings.training_state.MOST_TREES": "states here have at most three trees: "

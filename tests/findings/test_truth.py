@@ -237,10 +237,11 @@ def dtype(facts: ProgramFacts, finding: Finding) -> None:
 
 
 def random_bits(facts: ProgramFacts, finding: Finding) -> None:
-    """Each buffer is unsigned integers that a generator made."""
+    """A generator made each buffer: of unsigned integers, or of what a loop reads row by row."""
     for live in buffers(facts, finding):
         opcodes = {i.opcode for i in above(facts, live.instruction)}
-        assert live.op.shape.startswith("u")
+        read = {i.opcode for i in reads(facts, live.instruction)}
+        assert live.op.shape.startswith("u") or {"while", "dynamic-slice"} <= read
         assert opcodes & {"xor", "rng-bit-generator"}
 
 
