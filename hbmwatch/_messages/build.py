@@ -81,9 +81,9 @@ def _implied(flat_text: str, statement: Statement) -> dict[str, Any]:
     implies = statement.wording.implies
     fields = {name: value for name in _IMPLIED if (value := getattr(implies, name))}
     before = flat_text[max(0, statement.start - _AUTOTUNER_BEFORE) : statement.start]
-    if re.search(_AUTOTUNER, before):
+    if re.search(_AUTOTUNER, before, re.IGNORECASE):
         fields["phase"] = "compile"
-    elif statement.wording.source == "quoted" and re.search(_STARTING, before):
+    elif statement.wording.source == "quoted" and re.search(_STARTING, before, re.IGNORECASE):
         fields.pop("phase", None)
     return fields
 

@@ -30,8 +30,8 @@ def read_figures(match: re.Match[str]) -> dict[str, Any]:
             size = read_size(text)
             rounded_up = group.startswith("rounded_up_")
             refine(fields, name, Size(size[0], _ROUNDED_UP) if size and rounded_up else size)
-        elif name == "named_space":
-            fields["memory_space"] = text.lower()
+        elif name in ("memory_space", "named_space"):
+            fields["memory_space"] = text.lower()  # people write it in capitals
         else:
             fields[name] = text
     return fields

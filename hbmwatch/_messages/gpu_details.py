@@ -22,7 +22,7 @@ _TOTALS_REACH = 2000
 
 def add_gpu_details(fields: dict[str, Any], text: str) -> None:
     """Add to an OomMessage's fields what the rest of a flat XLA:GPU message says."""
-    allocator = fields.get("allocator", "")
+    allocator = fields.get("allocator", "").lower()
     if "host" in allocator:
         fields["memory_space"] = fields["pool"] = "host"
     if allocator.endswith("cpu"):  # TensorFlow's "cpu" and "mklcpu"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from urllib.parse import unquote
 
 # Each quote of a quote doubles the backslashes before a letter.
 _ESCAPE = r"(?<!\\)\\{1,64}+"
@@ -20,8 +21,10 @@ _QUOTE = re.compile(rf"{_ESCAPE}([\"'])")
 # XLA:TPU logs the memory of programs that fit in the words of an OOM. Ray cuts long prefixes.
 _REPORT = re.compile(
     r"(?:I\d{4}\s[^\]]{0,100}compiler_\w{1,40}\.cc:\d{1,6}|\)\s(?:[\w.]{0,60}:)?\d{1,6})\]"
-    r"\s{1,20}(?:Total|Program)\s\w{1,30}\s(?:usage\s>=|requirement)\s[^\n]*"
+    r"\s{1,20}(?:Total|Program)\s\w{1,30}\s(?:usage\s>=|requirement)\s[^\n]*",
+    re.IGNORECASE,
 )
+_REPORT_WORDS = ("usage", "requirement", "USAGE", "REQUIREMENT")
 # The BFC allocator lists each of its chunks when it fails: megabytes, between the lines that count.
 _CHUNK = re.compile(
     r"(?:InUse|Free ?) at [0-9a-f]{1,16} of size \d{1,20} next \d{1,20}"
@@ -36,9 +39,9 @@ _PREFIX = re.compile(
     |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?(?=\s)
     |(?:\d\d-\d\d[ ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?:?(?=\s)
     |[IWEF](?:\d{4}|\d{8})[ ]\d\d:\d\d:\d\d\.\d{1,9}[ ]+\d{1,20}[ ][\w./+-]{1,300}
-     (?<!algorithm_picker\.cc)(?<!autotuner\.cc):\d{1,6}\]
+     (?<!(?i:algorithm_picker\.cc))(?<!(?i:autotuner\.cc)):\d{1,6}\]
     |[IWEF][ ]{1,8}(?:\d{1,20}[ ])?[\w./+-]{1,300}
-     (?<!algorithm_picker\.cc)(?<!autotuner\.cc):\d{1,6}\]
+     (?<!(?i:algorithm_picker\.cc))(?<!(?i:autotuner\.cc)):\d{1,6}\]
     |[A-Z][a-z]{2}[ ]{1,2}\d{1,2}[ ]\d\d:\d\d:\d\d[ ][\w.-]{1,80}[ ][\w./-]{1,80}
      (?:\[\d{1,9}\])?:(?=[ ])
     |std(?:out|err)[ ][FP](?=[ ])
@@ -71,6 +74,12 @@ _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " 
 # The right side of a panel, before a line break (marked, where it was an escape) or a quote's end.
 _BOX_END = re.compile(r"""(?<![│┃ \t])(?:[│┃ \t]++(?=\v?\n|$)|[ \t]*+[│┃]++(?=['"<]))""")
 
+# A word of a link or of a form, and what stands in it for a character.
+_URL_WORD = re.compile(r"(?<!\S)[^\s%+]*+[%+]\S*")
+_URL_ESCAPE = re.compile(r"%[0-9a-f]{2}|(?<=[\w.,:;)])\+(?=[\w%(])", re.IGNORECASE)
+_FEWEST_ESCAPES = 2
+_URL_LAYERS = 4  # a link in a link is encoded twice
+
 
 # How a container runtime begins each line; after "P" it has broken the line at its longest length.
 _OF_RUNTIME = re.compile(r"\d{4}-\d\d-\d\dT\S{1,40} std(?:out|err) (?P<tag>[FP]) ")
@@ -89,6 +98,8 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
             lines of the text can be counted.
     """
     line_break = f"{mark}\n"
+    if "%" in text or "+" in text:
+        text = _URL_WORD.sub(lambda word: _url_decoded(word[0], mark), text)
     text = _without_payloads(text).replace("\r\n", "\n").replace("\r", line_break)
     if "&" in text:
         for entity, character in _ENTITIES.items():
@@ -111,7 +122,7 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
     text = _without_emphasis(text)  # after an escaped line break or a color
     if "..." in text or "…" in text:
         text = _ATTACHED_ELLIPSIS.sub(".", _ELLIPSIS.sub("", text))
-    if "usage" in text or "requirement" in text:
+    if any(word in text for word in _REPORT_WORDS):
         text = _REPORT.sub("", text)
     if "[repeated " in text:
         text = _RAY_REPEATED.sub("", text)
@@ -161,6 +172,16 @@ def _without_emphasis(text: str) -> str:
     if "`" in text or "**" in text:
         return _CODE_END.sub("", _BOLD.sub("", _EMPHASIS.sub(r"\2", text)))
     return text
+
+
+def _url_decoded(word: str, mark: str) -> str:
+    """A word of a URL as the text that it encodes; "+" is a space where none is "%20"."""
+    for _ in range(_URL_LAYERS):
+        if len(_URL_ESCAPE.findall(word)) < _FEWEST_ESCAPES or " " in word:
+            break
+        spaced = word if "%20" in word or "%2520" in word else word.replace("+", " ")
+        word = unquote(spaced)
+    return word.replace("\r\n", "\n").replace("\n", f"{mark}\n")
 
 
 def _character(reference: re.Match[str]) -> str:

@@ -33,6 +33,8 @@ _LOGGED = re.compile(r"Execution of replica \d{1,9} failed: (?:[A-Za-z_ ]{1,30}:
 _LOGGED_LENGTH = 100
 # From the title of an issue to the log in its first lines.
 _TITLE_REACH = 300
+# Several words in capitals: somebody has written a message so.
+_CAPITALS = re.compile(r"(?:\b[A-Z]{2,30} ){2}")
 
 
 class Statement(NamedTuple):
@@ -117,11 +119,16 @@ def _figures_before(statement: Statement, earlier: dict[int, Statement]) -> list
 
 def find_statements(flat_text: str) -> list[Statement]:
     """All wordings in a flat text, in order; of those that overlap, the table's first."""
-    found = sorted(
+    is_in_capitals = flat_text.isupper() or _CAPITALS.search(flat_text)
+    writings = (False, True) if is_in_capitals else (False,)
+    matches = [
         (match.start(), row, match)
+        for in_capitals in writings
         for row, wording in enumerate(WORDINGS)
-        for match in wording.matches(flat_text)
-    )
+        if not (in_capitals and wording.source == "report")
+        for match in wording.matches(flat_text, in_capitals=in_capitals)
+    ]
+    found = sorted(matches, key=lambda one: (*one[:2], -one[2].end()))
     kept: list[Statement] = []
     for start, row, match in found:
         if not kept or start >= kept[-1].end:

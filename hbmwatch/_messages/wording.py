@@ -80,17 +80,25 @@ class Wording(NamedTuple):
     needle: str = ""
     after: str = ""
 
-    def matches(self, text: str) -> Iterator[re.Match[str]]:
-        """All places in a flat text where the wording stands, in linear time."""
-        start = text.find(self.anchor) if self.needle in text else -1
+    def matches(self, text: str, *, in_capitals: bool = False) -> Iterator[re.Match[str]]:
+        """All places in a flat text where the wording stands, in linear time.
+
+        Args:
+            text: The flat text.
+            in_capitals: Find the wording where somebody has written all of it in capitals.
+        """
+        anchor, needle = self.anchor, self.needle
+        if in_capitals:
+            anchor, needle = anchor.upper(), needle.upper()
+        start = text.find(anchor) if needle in text else -1
         if start < 0:
             return
-        matcher = _compiled(self.anchor, self.pattern)
+        matcher = _compiled(anchor, self.pattern, re.IGNORECASE if in_capitals else 0)
         while start >= 0:
             match = matcher.match(text, start)
-            if match and self._fits(match):
+            if match and self._fits(match) and (match[0].isupper() or not in_capitals):
                 yield match
-            start = text.find(self.anchor, start + len(self.anchor))
+            start = text.find(anchor, start + len(anchor))
 
     def _fits(self, match: re.Match[str]) -> bool:
         """Whether the text before a match lets it be what the row says."""
@@ -120,6 +128,8 @@ _REASON = re.compile(
 _GPU_ERROR = re.compile(
     r"[CcHh](?:uda|UDA|ip|IP)(?: failure:?(?: \d{1,4})? '([^']{1,80})| error: (\w[\w ]{1,60})"
     r"|_ERROR_(\w{1,60})|Error([A-Z]\w{1,60}))"
+    r"|(?:CUDA|HIP)(?: FAILURE:?(?: \d{1,4})? '([^']{1,80})| ERROR: ([A-Z][A-Z ]{1,60})"
+    r"|ERROR([A-Z]\w{1,60}))"
 )
 _GPU_MEMORY_OR_HARMLESS = re.compile(
     r"out ?_?of ?_?memory|Memory_?Allocation|not ?_?ready|not ?_?supported|no ?_?device\b"
@@ -169,8 +179,8 @@ def _has_other_cause(match: re.Match[str]) -> bool:
 
 
 @functools.cache
-def _compiled(anchor: str, pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(anchor) + _PLACEHOLDER.sub(_expression, pattern))
+def _compiled(anchor: str, pattern: str, flags: int) -> re.Pattern[str]:
+    return re.compile(re.escape(anchor) + _PLACEHOLDER.sub(_expression, pattern), flags)
 
 
 def _expression(placeholder: re.Match[str]) -> str:

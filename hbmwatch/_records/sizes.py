@@ -12,10 +12,10 @@ _LARGEST = 2**1000  # a float can hold it
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 # Bounded, as int() refuses numbers of thousands of digits.
-# People separate thousands as in "1,024", "1_024" and "1'024".
-_SEPARATED = r"\d{1,3}(?:[,_']\d{3}){1,12}"
+# People separate thousands as in "1,024", "1_024", "1'024" and "1 024".
+_SEPARATED = r"(?:\d{1,3}(?:[,_']\d{3}){1,12}|[1-9]\d{0,2}(?: \d{3}){1,12}(?!\d))"
 _NUMBER = rf"-?(?:{_SEPARATED}|\d{{1,40}})(?:\.\d{{1,20}})?"
-_UNIT = r"(?:[KMGTPE](?:iB?|B)?|[Bb]ytes?|B)(?![A-Za-z0-9])"
+_UNIT = r"(?:[KMGTPE](?:iB?|IB|B)?|[Bb]ytes?|BYTES?|B)(?![A-Za-z0-9])"
 _HEX = r"0x[0-9a-fA-F]{1,16}"
 
 COUNT = rf"(?:{_HEX}|-?{_SEPARATED}|-?\d{{1,40}})"
@@ -25,7 +25,7 @@ SIZE = rf"(?:{_HEX}|{_NUMBER} ?{_UNIT})"
 """A number with its unit, as a regular expression."""
 
 _READ = re.compile(rf"\s*(?:({_HEX})|({_NUMBER})\s?({_UNIT})?)\s*")
-_SEPARATORS = re.compile("[,_']")
+_SEPARATORS = re.compile("[,_' ]")
 _SMALLEST_WITHOUT_UNIT = 2**20
 _DIGITS = "0123456789"
 _NO_SIZE = 2**64 - 1

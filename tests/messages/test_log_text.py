@@ -32,6 +32,9 @@ CASES = {
         "I0320 03:59:34.722541 855 x_compiler_backend.cc:2163] Total hbm usage >= 1.0M:\nb",
         "\nb",
     ),
+    "a link": ("b?q=1%20GiB%3A%20a+b x%20y", "b?q=1 GiB: a+b x%20y"),
+    "a form": ("a=1+GiB%3A+b%2Bc", "a=1 GiB: b+c"),
+    "a sum": ("a + b+c 50%+", "a + b+c 50%+"),
     "brackets that say something": ("memory [Op:Conv2D]", "memory [Op:Conv2D]"),
     "plain text": ("12 bytes: too many", "12 bytes: too many"),
 }

@@ -62,6 +62,9 @@ LONG = {
     "dots": ".",
     "bold": "**memory** ",
     "asterisks": "*",
+    "links": "a%20b+memory",
+    "words of links": "a%20b+memory ",
+    "numbers apart": "memory 1 023",
     "syslog": "Mar  1 10:00:00 host memory: x\n",
 }
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from hbmwatch import OomMessage, parse_ooms
+from hbmwatch import OomMessage, parse_oom, parse_ooms
+from tests.messages.samples import SAMPLES, sample
+from tests.messages.test_look_alikes import HARMLESS
 from tests.messages.test_public import agrees
 
 VARIANTS: list[dict[str, Any]] = json.loads(
@@ -64,3 +66,27 @@ def test_statistics_with_a_prefix_on_each_line_are_read(prefix: str, suffix: str
     (message,) = parse_ooms("\n".join(f"{prefix}{line}{suffix}" for line in STATISTICS))
     assert (message.limit_bytes, message.free_bytes) == (33822867456, 3 * 2**29)
     assert message.totals == {"InUse": 31415926528, "MaxInUse": 31500000256}
+
+
+# In capitals, the first has the words of another row; hbmwatch does not print its reports so.
+NOT_IN_CAPITALS = {"status-exhausted--trying", "report", "report--host"}
+CAPITALS = [name for name in SAMPLES if name not in NOT_IN_CAPITALS]
+
+
+@pytest.mark.parametrize("name", CAPITALS)
+def test_a_message_in_capitals_has_its_class_and_no_other_figure(name: str) -> None:
+    """A pager or a person wrote it so; a table of totals after the first sentence is not read."""
+    bare, message = parse_oom(sample(name)), parse_oom(sample(name).upper())
+    assert bare is not None and message is not None
+    assert {n: getattr(message, n) for n in CLASS} == {n: getattr(bare, n) for n in CLASS}
+    for field in FIGURES:
+        stated, read = getattr(bare, field), getattr(message, field)
+        coarse = message.resolution_bytes.get(field, 0)
+        assert (read is None and (stated is None or bare.totals)) or abs(read - stated) <= coarse
+
+
+# In capitals it is what Neuron's runtime logs.
+@pytest.mark.parametrize("name", HARMLESS.keys() - {"prose on a device's memory"})
+def test_what_only_looks_like_an_oom_is_none_in_capitals(name: str) -> None:
+    """Other limits, warnings and host errors give None."""
+    assert parse_oom(HARMLESS[name].upper()) is None

@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -54,9 +55,13 @@ def source(text: str) -> str:
     return "OOM = (\n" + "\n".join(f"    {line}" for line in lines) + "\n)"
 
 
-def separated(text: str) -> str:
-    """Thousands of numbers of bytes apart, as a person writes them."""
-    return re.sub(r"(?<![\w.,/=])\d{4,}(?= bytes\b|B\))", lambda n: f"{int(n[0]):,}", text)
+def separated(separator: str) -> Callable[[str], str]:
+    """Puts thousands of numbers of bytes apart, as a person writes them."""
+
+    def written(number: re.Match[str]) -> str:
+        return f"{int(number[0]):,}".replace(",", separator)
+
+    return lambda text: re.sub(r"(?<![\w.,/=])\d{4,}(?= bytes\b|B\))", written, text)
 
 
 # Between two sentences of XLA; "Operator: ..." and other lists are no sentences.
@@ -102,7 +107,12 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
     "indented": each_line("        "),
     "bold": lambda text: f"**_{text}_**",
     "bold lines": lambda text: re.sub(r"\S.*\S", r"**\g<0>**", text),
-    "separated thousands": separated,
+    "separated thousands": separated(","),
+    "thousands apart": separated(" "),
+    "thousands in French": separated("\N{NARROW NO-BREAK SPACE}"),
+    "a link": lambda text: f"https://example.com/issues/new?title=OOM&body={quote(text)}",
+    "a form": lambda text: f"title=OOM&body={quote_plus(text)}&labels=bug",
+    "a link in a link": lambda text: quote(f"https://example.com/?q={quote(text)}"),
     "ellipses of a person": lambda text: text.replace(". ", ". ... ").replace(": ", ": [...] ", 1),
     "bullets": each_line("- "),
     "lines of code": lambda text: re.sub(r"(?m)^([ \t]*)(\S.*?)[ \t]*$", r"\1- `\2`", text),
