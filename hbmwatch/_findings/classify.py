@@ -95,6 +95,8 @@ RULES = (
     Rule(unrolled_loop.ADVICE, unrolled_loop.is_partial_result),
     Rule(gathered_rows.EDGES_ADVICE, _whole(gathered_rows.is_one_per_edge)),
     Rule(pairwise.GATHER_ADVICE, _all_rows(pairwise.gathers_pairs)),
+    Rule(samples.PAIRS_ADVICE, _whole(pairwise.makes_pairs_for_each)),
+    Rule(pairwise.WHOLE_ADVICE, _all_rows(pairwise.is_factorized)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.is_mapped_twice)),
     Rule(attention_scores.TRAINING_ADVICE, _all_rows(attention_scores.is_attention_in_training)),
     Rule(attention_scores.TRAINING_ADVICE, _all_rows(attention_scores.is_gradient)),

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import MOVES, elements
 from hbmwatch._analysis.sources import source_of
+from hbmwatch._findings import whole
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.mapped import entries_of_pairs, fits
 from hbmwatch._findings.phrases import LAX_MAP, OF_RESULTS
 from hbmwatch._findings.random_bits import THREEFRY_OPCODES
 from hbmwatch._records.report import Finding
@@ -27,15 +29,34 @@ def _weigh(facts: ProgramFacts, finding: Finding) -> float:
 
 
 _PIECES = "Do not compute all pairs at once:"
-_BLOCKS = "go over blocks of rows with jax.lax.map(..., batch_size=...)."
+_LAX_MAP = "with jax.lax.map(..., batch_size=...)"
+_BLOCKS = f"go over blocks of rows {_LAX_MAP}."
 _SQUARE = "expand the square (x**2 - 2 x @ y.T + y**2)"
 
 
 def _remedy(found: Sequence[Candidate]) -> str:
     """What to change: the square is expanded only where squared differences are summed."""
+    uncut = next(filter(None, map(whole.along_an_axis, found)), "")
+    if uncut:
+        return f"{_PIECES} go over blocks {_LAX_MAP}, along an axis that {uncut}."
     if any(map(_sums_squares, found)):
         return f"{_PIECES} {_SQUARE}, or {_BLOCKS}"
     return ADVICE.remedy
+
+
+def _remedy_of_whole(found: Sequence[Candidate]) -> str:
+    """What to change where a factorization needs each matrix as a whole."""
+    largest = next(c for c in found if whole.factorization(c))
+    name = whole.factorization(largest)
+    needs = (
+        f"{whole.reader_named(name)} needs the matrix whole, so blocks of its rows do not help. "
+    )
+    if math.prod(largest.first.dims[:-2]) > 1:
+        return f"{needs}Go over fewer matrices at a time: jax.lax.map over the leading dimension."
+    instead = whole.instead_of(name)
+    return f"{needs}Use fewer points, or a low-rank approximation (inducing points)" + (
+        f"; {instead}." if instead else "."
+    )
 
 
 def _sums_squares(candidate: Candidate) -> bool:
@@ -56,6 +77,17 @@ ADVICE = BufferAdvice(
     link=LAX_MAP,
     will_not_help="jit or vmap: the compiler keeps the all-pairs buffer either way",
     by_blocks=True,
+    of_results=OF_RESULTS,
+)
+WHOLE_ADVICE = BufferAdvice(
+    slug=ADVICE.slug,
+    prior_weight=PRIOR_WEIGHT,
+    weigh=_weigh,
+    title="A matrix of all pairs is factorized whole{at}",
+    remedy="Use fewer points, or a low-rank approximation.",
+    remedy_for=_remedy_of_whole,
+    link="https://docs.jax.dev/en/latest/jax.scipy.html",
+    will_not_help=ADVICE.will_not_help,
     of_results=OF_RESULTS,
 )
 GATHER_ADVICE = BufferAdvice(
@@ -98,6 +130,19 @@ def is_mapped_twice(candidate: Candidate) -> bool:
     """Whether two vmaps multiply rows; such products are pairs even if a softmax reads them."""
     nested = any("vmap(vmap(" in name for name in candidate.origin.names)
     return nested and multiplies_rows(candidate)
+
+
+def is_factorized(candidate: Candidate) -> bool:
+    """Whether a matrix of all pairs, or each of a batch of them, is factorized as a whole."""
+    if not (candidate.has_all_pairs and whole.factorization(candidate)):
+        return False
+    return combines_two_arrays(candidate) or multiplies_rows(candidate) or is_gram(candidate)
+
+
+def makes_pairs_for_each(candidate: Candidate) -> bool:
+    """Whether a vmap makes all pairs for each of its entries, and those of one entry fit."""
+    entries = entries_of_pairs(candidate)
+    return entries > 1 and combines_two_arrays(candidate) and fits(candidate, entries)
 
 
 def gathers_pairs(candidate: Candidate) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.mapped import entries_of_product, fits
 from hbmwatch._findings.pairwise import is_gradient_per_example, multiplies_rows
 from hbmwatch._findings.phrases import LAX_MAP
 from hbmwatch._findings.random_bits import RANDOM_NAMES, RETURNED, is_drawn
@@ -38,6 +40,8 @@ DRAWN_ADVICE = BufferAdvice(
     link="https://docs.jax.dev/en/latest/jax.random.html",
     will_not_help="jax.lax.map in place of jax.vmap: it stacks the same results",
 )
+# The pairs of a loss may be computed under a vmap, too.
+PAIRS_ADVICE = dataclasses.replace(ADVICE, by_blocks=True)
 GRADIENTS_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=ADVICE.prior_weight,
@@ -77,7 +81,13 @@ def is_drawn_result(candidate: Candidate) -> bool:
 
 
 def is_product_of_samples(candidate: Candidate) -> bool:
-    """Whether one vmap makes logits, or products of rows, for all entries of the mapped axis."""
-    if candidate.product is None or "vmap(vmap(" in candidate.names:
+    """Whether vmaps make scores, or products of rows, for each entry of the mapped axes.
+
+    With as many vmaps as dimensions, each entry is one number, and they make all pairs.
+    """
+    if candidate.product is None or not is_mapped(candidate):
         return False
-    return is_mapped(candidate) and (candidate.is_softmax_input or multiplies_rows(candidate))
+    entries = entries_of_product(candidate)
+    if entries <= 1 or not fits(candidate, entries):
+        return False
+    return candidate.is_softmax_input or multiplies_rows(candidate)

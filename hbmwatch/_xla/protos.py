@@ -146,8 +146,6 @@ class SubAxisProto(Message):
 
 
 class AxisRefProto(Message):
-    """An axis of the mesh, or a part of it."""
-
     mesh_axis_index: Annotated[int, 1]
     sub_axis_info: Annotated[SubAxisProto, 2]
 
@@ -184,6 +182,7 @@ class HloInstructionProto(Message):
     metadata: Annotated[OpMetadata, 7]
     parameter_number: Annotated[int, 9]
     tuple_index: Annotated[int, 13]
+    dimensions: Annotated[Ints, 14]
     custom_call_target: Annotated[str, 28]
     id: Annotated[int, 35]
     operand_ids: Annotated[Ints, 36]

@@ -52,6 +52,8 @@ def test_the_order_of_the_rules() -> None:
         "unrolled-loop",
         "gathered-rows",
         "pairwise",
+        "samples",
+        "pairwise",
         "pairwise",
         "attention-scores",
         "attention-scores",

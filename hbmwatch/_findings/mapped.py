@@ -1,0 +1,65 @@
+"""The axes of a buffer that vmap made: one entry of the mapped axes, and the rest of the shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hbmwatch._findings.candidate import Candidate
+from hbmwatch._findings.random_bits import RANDOM_NAMES
+from hbmwatch._xla.protos import HloInstructionProto
+
+
+def depth(op_name: str) -> int:
+    """How many vmaps of the user are around an operation; jax.random has vmaps of its own."""
+    starts = [position for word in RANDOM_NAMES if (position := op_name.find(word)) >= 0]
+    return op_name[: min(starts, default=len(op_name))].count("vmap(")
+
+
+def _shared_axes(spread: Sequence[HloInstructionProto]) -> int:
+    """How many leading axes the broadcasts that make pairs have from their operands, all alike.
+
+    vmap puts its axis first. What lacks the axis (an identity matrix that is added to each entry)
+    makes no pairs where the others have all the remaining axes.
+    """
+    every = set(range(len(spread[0].shape.dimensions)))
+    kept = [set(end.dimensions) for end in spread]
+    for axis in every:
+        kept = [axes for axes in kept if axis in axes]
+        if set().union(*kept) != every:
+            return axis
+    return len(every)
+
+
+def _vmaps(candidate: Candidate) -> int:
+    """How many vmaps are around what makes a buffer."""
+    return max(map(depth, (candidate.first.name, *candidate.origin.names)), default=0)
+
+
+def entries_of_pairs(candidate: Candidate) -> int:
+    """For how many entries of the axes that vmap made broadcasts make pairs; 1 for no such axis."""
+    alike: dict[tuple[int, ...], list[HloInstructionProto]] = {}
+    for end in candidate.ends:
+        if end.instruction.opcode == "broadcast":
+            dims = tuple(end.instruction.shape.dimensions)
+            alike.setdefault(dims, []).append(end.instruction)
+    vmaps = _vmaps(candidate)
+    leading = (dims[: min(_shared_axes(spread), vmaps)] for dims, spread in alike.items())
+    return max(map(math.prod, leading), default=1)
+
+
+def entries_of_product(candidate: Candidate) -> int:
+    """For how many entries of the mapped axes a product is made; 1 for no such axis.
+
+    Which axes are mapped is not known: at least as many as the shortest ones have. Where all axes
+    are, each entry is one number.
+    """
+    dims = sorted(size for size in candidate.first.dims if size > 1)
+    vmaps = _vmaps(candidate)
+    return math.prod(dims[:vmaps]) if vmaps < len(dims) else 1
+
+
+def fits(candidate: Candidate, entries: int) -> bool:
+    """Whether one of the entries of a buffer fits into memory: fewer at a time are enough."""
+    limit = candidate.facts.limit_bytes
+    return limit is None or candidate.first.size_bytes // entries < limit
