@@ -74,14 +74,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> Callable[[], int]:
     """The program, which runs as `python SCRIPT ARGS` does."""
-    from hbmwatch._records.addresses import remote_address
+    from hbmwatch._records.addresses import check_address, remote_address
     from hbmwatch._watch.switch import is_disabled
 
     is_disabled()  # raises SettingError now, not when the program has failed
     # The program may change the working directory before it fails.
     page = None if options.html is None else _Page(options.html, os.path.abspath(options.html))
-    if options.logdir is not None and remote_address(options.logdir) is None:
-        options.logdir = os.path.abspath(options.logdir)
+    if options.logdir is not None:
+        check_address(options.logdir)
+        if remote_address(options.logdir) is None:
+            options.logdir = os.path.abspath(options.logdir)
     return functools.partial(_program, options, page)
 
 

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from hbmwatch._profiles.child_process import ended_by, interpreter, last_lines
 from hbmwatch._profiles.python_path import python_path
-from hbmwatch._records.addresses import remote_address
+from hbmwatch._records.addresses import check_address, remote_address
 from hbmwatch._records.profile_error import ProfileError
 from hbmwatch._records.setting_error import SettingError
 
@@ -290,8 +290,10 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Location]:
     """A path of this host, or one in a remote store, which is open in the body.
 
     Raises:
-        ValueError: HBMWATCH_REMOTE_SECONDS is not a number of seconds above 0.
+        ValueError: HBMWATCH_REMOTE_SECONDS is not a number of seconds above 0, or the path looks
+            like an address and is none that can be opened.
     """
+    check_address(path)
     address = remote_address(path)
     if address is None:
         yield Path(path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import jax
 
 from hbmwatch._explain.failure import Capture, Settings, Sync
-from hbmwatch._records.addresses import remote_address
+from hbmwatch._records.addresses import check_address, remote_address
 from hbmwatch._watch.block import WatchContext
 from hbmwatch._watch.proving import prover
 from hbmwatch._watch.step import quoted, watch_function
@@ -117,8 +117,9 @@ def watch_hbm(
             function that is already jitted, or with jit=False; a generator or coroutine function;
             a `top` that is not an int; `logdir` given twice.
         ValueError: An unknown `capture` or `sync`, a negative `top`, a `prove` that is not a number
-            of seconds above 0, a value of HBMWATCH_DISABLE that is neither true nor false, or, with
-            an address, one of HBMWATCH_REMOTE_SECONDS that is not a number of seconds above 0.
+            of seconds above 0, a `logdir` that looks like an address and cannot be opened as one, a
+            value of HBMWATCH_DISABLE that is neither true nor false, or, with an address, one of
+            HBMWATCH_REMOTE_SECONDS that is not a number of seconds above 0.
     """
     if isinstance(fun, (str, os.PathLike)):
         if logdir is not None:
@@ -130,6 +131,8 @@ def watch_hbm(
         raise ValueError(f"top must be at least 0, not {top}")
     _check_jit_keywords(jit_kwargs)
     folder = None if logdir is None else os.fsdecode(logdir)
+    if folder is not None:
+        check_address(folder)
     remote = None if folder is None else remote_address(folder)
     if remote is not None:
         folder = None

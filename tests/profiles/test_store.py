@@ -17,6 +17,7 @@ import pytest
 from hbmwatch import ProfileError, load_peak_summary, watch_hbm
 from hbmwatch._profiles import store_child
 from hbmwatch._profiles.store import Store, missing_package
+from hbmwatch._records.addresses import check_address, remote_address
 from tests.live import fill
 from tests.live import run as run_child
 
@@ -78,6 +79,38 @@ def test_a_time_limit_that_is_none_is_refused(value: str, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=text):
         load_peak_summary("gs://bucket/x")
     watch_hbm(fill, logdir="folder")
+
+
+NO_ADDRESS = {
+    "gs://": "'gs://' names no bucket and no folder",
+    "s3:///": "'s3:///' names no bucket and no folder",
+    "GS://bucket/x": "'GS://bucket/x' has a protocol in capitals: write gs://bucket/x",
+    "simplecache::": "'simplecache::' is chained: pass the address alone, as gs://...",
+    "simplecache::gs://b/x": "'simplecache::gs://b/x' is chained: pass the address alone, as "
+    "gs://b/x",
+    "zip://a::gs://b/x": "'zip://a::gs://b/x' is chained: pass the address alone, as gs://b/x",
+}
+
+
+@pytest.mark.parametrize("address", NO_ADDRESS)
+def test_what_looks_like_an_address_and_is_none_is_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At decoration, and where it is read; no folder of this host gets such a name."""
+    monkeypatch.chdir(tmp_path)
+    text = f"^{re.escape(NO_ADDRESS[address])}$"
+    with pytest.raises(ValueError, match=text):
+        watch_hbm(fill, logdir=address)
+    with pytest.raises(ValueError, match=text):
+        load_peak_summary(address)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["a::b", "C:/x", "a:b", "runs/gs://", "::", "1:/x"])
+def test_a_folder_with_colons_is_one_of_this_host(folder: str) -> None:
+    """Windows has drives, and C++ has names with them."""
+    check_address(folder)
+    assert remote_address(folder) is None
 
 
 def test_what_else_fsspec_opens(tmp_path: Path) -> None:
