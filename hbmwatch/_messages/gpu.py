@@ -21,6 +21,8 @@ _DRIVER = OomMessage("", platform="gpu", phase="run", memory_space="hbm", pool="
 _START = OomMessage("", platform="gpu", memory_space="hbm", pool="driver")
 _HOST = OomMessage("", platform="gpu", phase="run", memory_space="host", pool="host")
 
+# People fail to CUDA malloc some bytes too, in a tutorial. NCCL's own words begin a sentence.
+_OF_NCCL = "(?<![A-Za-z] )F$|(?i:[nr]ccl)"
 # A warning continues: "with freed_by_count=0. The caller indicates that this is not a failure".
 _FAILED = r"(?! with freed_by_count|[. ]{1,2}The caller)"
 _CAUSE = (
@@ -211,6 +213,7 @@ _DRIVER_WORDINGS = (
         r"[cm]alloc(?![\w-])(?: async)?(?:(?: of)? [`'\"]?<requested_bytes>"
         r"|(?<=WARN Failed to CUDA .alloc)|(?<=WARN Failed to CUDA .alloc async))",
         "quoted",
+        after=_OF_NCCL,
     ),
     Wording(
         "gpu-operation",
@@ -350,6 +353,7 @@ _HOST_WORDINGS = (
         "ailed to CUDA host alloc",
         "(?:(?: of)? [`'\"]?<requested_bytes>|(?<=WARN Failed to CUDA host alloc))",
         "quoted",
+        after=_OF_NCCL,
     ),
     Wording("host-transfer-buffer", _HOST, "ailed to allocate host memory for transfer buffer"),
     Wording(

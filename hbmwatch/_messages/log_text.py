@@ -202,5 +202,6 @@ def _without_payloads(text: str) -> str:
 
 
 def collapse_whitespace(text: str) -> str:
-    """The text with one space for every run of white space."""
-    return " ".join(text.split())
+    """The text with one space for every run of white space, and none at its beginning."""
+    # The space at the end stays: a number before it has not been cut.
+    return " ".join(text.split()) + (" " if text[-1:].isspace() else "")

@@ -118,8 +118,6 @@ def _read_lines(text: str) -> _Read:
     """The text without log decoration, the same as flat text, and the OOMs in it."""
     plain_text = strip_log_decoration(text, _MARK)
     flat_text = collapse_whitespace(plain_text)
-    if plain_text[-1:].isspace():
-        flat_text += " "  # so a number that ends the text is whole
     ooms = list(find_ooms(flat_text))
     if not ooms and len(plain_text) < _SHORT:
         # A terminal breaks lines within words too.

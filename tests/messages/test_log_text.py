@@ -50,8 +50,9 @@ def test_decoration_is_removed(case: str) -> None:
 @pytest.mark.slow
 @given(st.text())
 def test_collapsed_text_has_single_spaces(text: str) -> None:
-    """The words stay in order, and collapsing again changes nothing."""
+    """The words stay in order, and collapsing again changes nothing; a space ends it as before."""
     flat = collapse_whitespace(text)
+    assert flat[-1:].isspace() == text[-1:].isspace()
     assert flat.split() == text.split()
     assert collapse_whitespace(flat) == flat
     assert "  " not in flat

@@ -136,6 +136,8 @@ HARMLESS = {
     "an allocation of another program": "could not allocate buffer of size: 4096",
     "prose on NCCL": "it failed to CUDA malloc-like functions",
     "prose on NCCL's words": "I have failed to CUDA calloc in my tutorial",
+    "prose on bytes of CUDA": "I have failed to CUDA malloc 64 bytes in my tutorial",
+    "prose on bytes of the host": "I have failed to CUDA host alloc 64 bytes in my tutorial",
     "prose on NCCL and the host": "I have failed to CUDA host alloc in my tutorial",
     "NVLink SHARP, which its configuration fails": (
         "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 2 'out "
