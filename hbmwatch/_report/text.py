@@ -103,7 +103,7 @@ def _space(message: OomMessage) -> str:
         return "memory"
     if message.code == SPARSE_CORE_CODE and message.memory_space is None:
         return "SparseCore memory"
-    if message.platform == "gpu" and message.memory_space in (None, "hbm"):
+    if message.platform != "tpu" and message.memory_space in (None, "hbm"):
         return "device memory"
     return memory_space_name(message.memory_space or "hbm")
 

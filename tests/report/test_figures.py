@@ -110,4 +110,21 @@ FITTING = peak(20 * GIB, 20 * GIB)
 def test_the_figures_read_as_a_sentence(report: OomReport, expected: str) -> None:
     """What was requested, needed, available and free, as far as known and as exact as possible."""
     assert binding_text(report) == expected
-    assert headline(report).endswith(f": {expected}" if expected else "ran out of HBM")
+    assert headline(report).endswith(f": {expected}" if expected else "ran out of device memory")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (OomMessage("x"), "the program ran out of device memory"),
+        (OomMessage("x", "tpu"), "the program ran out of HBM on TPU"),
+        (OomMessage("x", memory_space="hbm"), "the program ran out of device memory"),
+        (OomMessage("x", memory_space="vmem"), "the program ran out of VMEM"),
+        (OomMessage("x", memory_space="host"), "the program ran out of host memory"),
+        (OomMessage("x", "gpu", "run"), "the program ran out of device memory at run time on GPU"),
+        (OomMessage("x", "cpu"), "the program ran out of memory on CPU"),
+    ],
+)
+def test_the_memory_has_the_name_that_is_known(message: OomMessage, expected: str) -> None:
+    """Only a TPU, as far as is known, has a memory that XLA calls HBM."""
+    assert headline(OomReport(message)) == f"hbmwatch: {expected}"
