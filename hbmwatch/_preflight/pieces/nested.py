@@ -252,9 +252,21 @@ def _place_cond(nested: Nested, node: Node, grid: Grid, have: Sequence[State]) -
 
             return taken
 
-        return list(lax.switch(values[0], [branch(body) for body in bodies], *values[1:]))
+        return _chosen(node, values[0], [branch(body) for body in bodies], values[1:])
 
     return Placement(tuple(have), tuple(outs), run)
+
+
+def _chosen(node: Node, index: Any, branches: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """What the branch of the index makes, or that of the platform where a cond chooses by it."""
+    platforms = node.params.get("branches_platforms")
+    if platforms is None:
+        return list(lax.switch(index, branches, *values))
+    # A switch would lower the branches of other platforms too.
+    pairs = list(zip(platforms, branches, strict=True))
+    named = {name: branch for names, branch in pairs if names is not None for name in names}
+    default = next((branch for names, branch in pairs if names is None), None)
+    return list(lax.platform_dependent(*values, default=default, **named))
 
 
 def _place_remat(nested: Nested, node: Node, grid: Grid, have: Sequence[State]) -> Placement:

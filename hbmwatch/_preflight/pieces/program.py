@@ -23,6 +23,8 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
 }
+# JAX lowers the bodies of Pallas kernels for it, which are not looked into, and no program of XLA.
+_NOT_OF_XLA = {"mosaic"}
 # Effects that may run in any order, so that the order of the stages does not matter.
 _UNORDERED = {"DebugEffect", "IOEffect"}
 
@@ -140,8 +142,11 @@ class _Flattening:
         for equation in jaxpr.eqns:
             inputs = tuple(read(atom) for atom in equation.invars)
             body = _body_of_call(equation)
+            branch = _branch_of_xla(equation)
             if body is not None:
                 outputs = self.inline(*_opened(body), inputs, (*callers, equation))
+            elif branch is not None:
+                outputs = self.inline(*_opened(branch), inputs[1:], (*callers, equation))
             else:
                 outputs = self.add(equation, inputs, callers)
             known.update(zip(equation.outvars, outputs, strict=True))
@@ -179,6 +184,19 @@ def _body_of_call(equation: Any) -> Any | None:
     if body is None or _says_more(equation.params):
         return None
     return body
+
+
+def _branch_of_xla(equation: Any) -> Any | None:
+    """The branch of a choice by platform that every program of XLA takes, if there is one."""
+    platforms = equation.params.get("branches_platforms")
+    if equation.primitive.name != "cond" or platforms is None:
+        return None
+    branches = [
+        branch
+        for branch, names in zip(equation.params["branches"], platforms, strict=True)
+        if names is None or not _NOT_OF_XLA.issuperset(names)
+    ]
+    return branches[0] if len(branches) == 1 else None
 
 
 def _says_more(params: Mapping[str, Any]) -> bool:

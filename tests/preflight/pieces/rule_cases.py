@@ -241,8 +241,18 @@ CASES = (
         (X, ROWS),
         {**split(0, 1), (2, 1): "split"},
     ),
-    Case("scatter-min", lambda x, i: x.at[i].min(0.5), (X, ROWS), {**split(0, 1), (2, 1): "split"}),
-    Case("scatter-max", lambda x, i: x.at[i].max(0.5), (X, ROWS), {**split(0, 1), (2, 1): "split"}),
+    Case(
+        "scatter-min",
+        lambda x, i, u: x.at[i].min(u),
+        (X, ROWS, floats(4, 6)[::-1]),
+        {**split(0, 1), (2, 1): "split", (1, 0): "min", (2, 0): "min"},
+    ),
+    Case(
+        "scatter-max",
+        lambda x, i, u: x.at[i].max(u, mode="drop"),
+        (X, OUTSIDE, floats(4, 6)[::-1]),
+        {**split(0, 1), (2, 1): "split", (1, 0): "max", (2, 0): "max"},
+    ),
     Case("scatter", batched_scatter, (X, COLUMNS), {**both(0), (0, 1): "split", (2, 0): "split"}),
     Case("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, i), (4, 2)), (X, J), split(0)),
     Case(

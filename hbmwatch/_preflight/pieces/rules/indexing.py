@@ -44,21 +44,21 @@ def _gather_params(
 
 
 def _scatter_axes(node: Node) -> Axes:
-    """As for a gather. Only of a scatter-add, pieces of the updates add up."""
+    """As for a gather. Pieces of the updates add up, or make the maximum or the minimum."""
     numbers = node.params["dimension_numbers"]
     operand, _, updates = node.shapes
     batched, batches = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
     windows = numbers.update_window_dims
     places = [d for d in range(len(updates)) if d not in windows]
-    adds = node.name.replace("-", "_") == "scatter_add"
+    together = _TOGETHER.get(node.name.replace("-", "_"))
     axes = []
     for k, place in enumerate(places):
         if k in batches:
             own = batched[batches.index(k)]
             axes.append(Axis((own, k, place), (own,)))
-        elif adds:
+        elif together is not None:
             shared = frozenset({0})
-            axes.append(Axis((None, k, place), (None,), reduce="sum", shared=shared))
+            axes.append(Axis((None, k, place), (None,), reduce=together, shared=shared))
     gone = {*numbers.inserted_window_dims, *batched}
     kept = [d for d in range(len(operand)) if d not in gone]
     for window, d in zip(windows, kept, strict=True):
@@ -87,6 +87,8 @@ def _dynamic_update_axes(node: Node) -> Axes:
     return [Axis((d, d, *(None for _ in rest)), (d,)) for d in full]
 
 
+# Scatters whose updates may come piece by piece, and how the pieces make the output.
+_TOGETHER = {"scatter_add": "sum", "scatter_max": "max", "scatter_min": "min"}
 _SCATTERS = ("scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_min", "scatter_max")
 
 RULES = {
