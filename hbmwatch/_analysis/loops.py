@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hbmwatch._analysis.graph import MOVES, Graph, elements
+from hbmwatch._analysis.no_batch import carried
 from hbmwatch._xla.protos import HloInstructionProto, ShapeProto
 from hbmwatch._xla.types import float_bits
 
 # Copies are nested a few deep; in a damaged program they may form a ring.
 MOST_STEPS = 300
+_PASSES = MOVES | {"dynamic-slice", "parameter"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,40 @@ class LoopBuffers:
             and self._buffer_at(loop, i) is None
             and not self.graph.keeps(loop, i)
         ]
+
+    def readers(self, filled: LoopBuffer) -> list[HloInstructionProto]:
+        """What reads a buffer after the loop that fills it, in other loops too, and their insides.
+
+        What only takes a slice of the buffer passes it on.
+        """
+        graph, body = self.graph, self.graph.loop_of(filled.update)[1]
+        root = graph.find(body.root_id) if body is not None else None
+        places = self._filled(filled.loop, len(root.operand_ids) if root is not None else 0)
+        position, _ = places.get(graph.root(filled.update).id, (-1, None))
+        todo = [i for i in graph.users(filled.loop) if i.tuple_index == position]
+        seen, found = {i.id for i in todo}, list[HloInstructionProto]()
+        while todo and len(seen) < MOST_STEPS:
+            current = todo.pop()
+            for user in graph.users(current):
+                if user.opcode == "tuple":
+                    passed = list(self._entered(user, current))
+                elif graph.root(user).opcode in _PASSES:
+                    passed = [user]
+                else:
+                    found += [user, *graph.everything_in(user)]
+                    continue
+                todo += [i for i in passed if i.id not in seen]
+                seen |= {i.id for i in passed}
+        return found
+
+    def _entered(
+        self, start: HloInstructionProto, value: HloInstructionProto
+    ) -> Iterator[HloInstructionProto]:
+        """What the bodies of the loops that start with a tuple get of one of its entries."""
+        positions = {i for i, operand in enumerate(start.operand_ids) if operand == value.id}
+        for loop in self.graph.users(start):
+            if loop.opcode == "while":
+                yield from (given for i, given in carried(self.graph, loop) if i in positions)
 
     def _length(self, update: HloInstructionProto) -> int:
         """The length of the dimension along which a dynamic-update-slice writes a slice."""

@@ -147,8 +147,11 @@ def _describe_peak(
         else ("They take", "these buffers are", "The first is")
     )
     what = f". {_UNKNOWN} what {these} for"
-    kept = any(live is first for live in facts.buffers.saved)
-    if kept or (first.forward and is_layer_input(facts, first)):
+    saved = {live.op.instruction for live in facts.buffers.saved}
+    if all(
+        live.op.instruction in saved or (live.forward and is_layer_input(facts, live))
+        for live in largest
+    ):
         what = f" and {'is' if count == 1 else 'are'} kept for the backward pass"
     elif is_drawn(Candidate(facts, largest)):
         what = f" and {'holds' if count == 1 else 'hold'} what a random generator draws"

@@ -7,7 +7,14 @@ import re
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._analysis.live_buffers import LiveBuffer, is_one_per_layer, is_recomputed
+from hbmwatch._analysis.graph import Graph
+from hbmwatch._analysis.live_buffers import (
+    Family,
+    LiveBuffer,
+    is_forward,
+    is_one_per_layer,
+    is_recomputed,
+)
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.phrases import at_line, at_lines, plural
 from hbmwatch._findings.saved import (
@@ -24,6 +31,11 @@ from hbmwatch._xla.protos import HloInstructionProto
 ADVICE = Advice(slug="checkpoint", prior_weight=1.5, link=CHECKPOINT)
 # Op_names of a checkpointed layer in a loop that is checkpointed as a whole.
 _NESTED = re.compile(r"checkpoint/while/body/.*checkpoint/")
+# The scope of a layer in the op_name of what is recomputed: "rematted_computation/Block_3/".
+_SCOPE = re.compile(r"rematted_computation/(?:[^/]+/)*?(\w*\d)/")
+# One checkpoint keeps its input, and a result may be as large; each layer's keeps an input, too.
+LEAST_INPUTS = 3
+_HOLDERS = frozenset(("while", "tuple"))
 # Nesting is worth the work only where the inputs of the layers are most of the peak.
 LEAST_SHARE_OF_INPUTS = 0.5
 # Groups of sqrt(32) layers keep about 2 * sqrt(32) = 11 inputs, a third of 32.
@@ -47,10 +59,52 @@ def find(facts: ProgramFacts) -> Finding | None:
         for live in facts.live
         if live.op.kind == "temporary" and is_recomputed(live.context) and _is_shared(facts, live)
     ]
+    coarse = [] if coarse and _saved_inputs(facts) >= LEAST_INPUTS else _of_several(coarse)
     by_policy = [live for live in facts.buffers.saved if is_kept_by_policy(facts, live)]
     if freed_bytes(coarse) >= freed_bytes(by_policy):
         return _coarse(coarse) if freed_bytes(coarse) else None
     return _policy(by_policy)
+
+
+def _of_several(recomputed: Sequence[LiveBuffer]) -> list[LiveBuffer]:
+    """The recomputed buffers, without equal ones that are all of one layer, as scopes show."""
+    scopes: dict[Family, set[str]] = {}
+    for live in recomputed:
+        scope = _SCOPE.search(live.context)
+        scopes.setdefault(live.family, set()).add(scope[1] if scope is not None else "")
+    return [b for b in recomputed if len(scopes[b.family]) > 1 or "" in scopes[b.family]]
+
+
+def _saved_inputs(facts: ProgramFacts) -> int:
+    """The number of equal values of the forward pass from which something is recomputed.
+
+    One checkpoint around all layers starts from one of them.
+    """
+    graph = facts.buffers.graph
+    found: dict[tuple[int, ...], set[int]] = {}
+    for computation in graph.running:
+        for reader in facts.program.inside(computation):
+            if reader.opcode in _HOLDERS or not any(map(is_recomputed, _names(graph, reader))):
+                continue
+            for value in map(graph.copied, graph.operands(reader)):
+                if value is not None and len(value.shape.dimensions) > 1:
+                    if _is_of_forward_pass(graph, value):
+                        found.setdefault(tuple(value.shape.dimensions), set()).add(value.id)
+    return max(map(len, found.values()), default=0)
+
+
+def _is_of_forward_pass(graph: Graph, value: HloInstructionProto) -> bool:
+    """Whether the forward pass alone computes a value, and no jax.checkpoint does so again."""
+    made = value
+    if value.opcode == "get-tuple-element":
+        made = graph.first(value) or value
+    names = _names(graph, made)
+    return any(map(is_forward, names)) and not any("transpose(" in name for name in names)
+
+
+def _names(graph: Graph, instruction: HloInstructionProto) -> set[str]:
+    """The op_names of an instruction, and of what is inside of it."""
+    return {i.metadata.op_name for i in (instruction, *graph.everything_in(instruction))}
 
 
 def _coarse(recomputed: Sequence[LiveBuffer]) -> Finding:

@@ -127,7 +127,8 @@ def is_kept_by_policy(facts: ProgramFacts, live: LiveBuffer) -> bool:
     if "reduce_precision" in live.name or "reduce-precision" in buffers.origin(live).chain:
         return True
     if live.loop_buffer is not None:
-        return any(_IN_LOOP.search(name) for name in buffers.op_names)
+        readers = buffers.loop_buffers.readers(live.loop_buffer)
+        return any(_IN_LOOP.search(reader.metadata.op_name) for reader in readers)
     return any(_UNDER.search(reader.metadata.op_name) for reader in buffers.uses(live))
 
 

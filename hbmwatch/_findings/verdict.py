@@ -38,9 +38,9 @@ def verdict(facts: ProgramFacts, findings: Sequence[Finding]) -> str:
     if not needed:
         return ""
     on_these = [finding for finding in findings if finding.slug != _MORE_DEVICES]
-    kept = {kind: left_bytes(facts, on_these, kind) for kind in _KEPT}
-    if facts.limit_bytes and sum(kept.values()) > facts.limit_bytes:
-        return _hopeless(facts, kept)
+    fixed = {kind: left_bytes(facts, on_these, kind, fixed=True) for kind in _KEPT}
+    if facts.limit_bytes and sum(fixed.values()) > facts.limit_bytes:
+        return _hopeless(facts, fixed, on_these)
     freed = freed_together(facts, findings)
     if not freed:
         needs = f"{format_size(needed)} must be freed"
@@ -68,7 +68,9 @@ def freed_together(facts: ProgramFacts, findings: Sequence[Finding]) -> int:
     return sum(facts.once(_all_bytes).values()) - left_bytes(facts, findings) + beside
 
 
-def left_bytes(facts: ProgramFacts, findings: Sequence[Finding], kind: str = "") -> int:
+def left_bytes(
+    facts: ProgramFacts, findings: Sequence[Finding], kind: str = "", fixed: bool = False
+) -> int:
     """The bytes at the peak that the findings leave at least.
 
     A finding frees the same share of each of its buffers, or of each its padding. Two findings on
@@ -77,15 +79,16 @@ def left_bytes(facts: ProgramFacts, findings: Sequence[Finding], kind: str = "")
     Args:
         facts: The failing program.
         findings: Its findings.
-        kind: The kind of buffers that count, unless they scale with the batch; "" for all buffers.
+        kind: The kind of buffers that count; "" for all buffers.
+        fixed: Whether what scales with the batch does not count.
     """
     buffers = facts.once(_buffers)
     freed = sum(
         buffers[name].size_bytes * (1 - left)
         for name, left in _left_shares(facts, findings).items()
-        if not kind or (buffers[name].kind == kind and name not in facts.once(_scaling))
+        if kind in ("", buffers[name].kind) and not (fixed and name in facts.once(_scaling))
     )
-    totals = facts.once(_all_bytes if not kind else _fixed_bytes)
+    totals = facts.once(_fixed_bytes if fixed else _all_bytes)
     total = totals.get(kind, 0) if kind else sum(totals.values())
     return round(total - freed)
 
@@ -155,26 +158,30 @@ def unnamed(facts: ProgramFacts, findings: Sequence[Finding]) -> set[str]:
     return {name for name in facts.once(_buffers) if name and left.get(name, 1.0) > 1 / 2}
 
 
-def _hopeless(facts: ProgramFacts, kept: Mapping[str, int]) -> str:
-    """When the arguments and outputs that the findings leave do not fit.
+def _hopeless(facts: ProgramFacts, fixed: Mapping[str, int], findings: Sequence[Finding]) -> str:
+    """When the arguments and outputs that the findings leave do not fit, whatever the batch.
+
+    The figure is that of all of them, as in the finding on arguments.
 
     Args:
         facts: The failing program.
-        kept: The bytes that they leave, by kind.
+        fixed: The bytes that they leave and that do not scale with the batch, by kind.
+        findings: The findings.
     """
-    limit, size = facts.limit_bytes or 1, sum(kept.values())
-    alone = {kind: left for kind, left in kept.items() if left > limit}
+    limit = facts.limit_bytes or 1
+    alone = {kind: left for kind, left in fixed.items() if left > limit}
     kind = max(alone, key=alone.__getitem__, default="")
     what, verb, less = {
         "parameter": ("arguments", "take", "pass less"),
         "output": ("output", "takes", "return less"),
     }.get(kind, ("arguments and outputs", "take", "pass or return less"))
-    size = alone.get(kind, size)
-    whole = sum(facts.once(_all_bytes).get(each, 0) for each in ([kind] if kind else _KEPT))
+    kinds = [kind] if kind else list(_KEPT)
+    size = sum(left_bytes(facts, findings, each) for each in kinds)
+    whole = sum(facts.once(_all_bytes).get(each, 0) for each in kinds)
     subject = f"The {what} alone {verb} {format_size(size)}"
     if whole - size > facts.minimum_saving_bytes:
         subject = f"After these changes the {what} alone still {verb} {format_size(size)}"
-    halved = _halved(facts, [kind] if kind else _KEPT, size)
+    halved = _halved(facts, kinds, size)
     devices = -(-size * facts.device_count // limit)
     drawn = kind == "output" and _are_drawn(facts)
     changes = [*([] if drawn else [less]), *([NARROWER] if halved <= limit else [])]

@@ -11,7 +11,7 @@ import pytest
 from hbmwatch._findings import checkpoint
 from tests.findings.cases import explain, slugs
 from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, UNDER, kept
-from tests.hlo import MIB
+from tests.hlo import MIB, Hlo
 from tests.oom_programs.base import array, on_one
 
 
@@ -118,3 +118,70 @@ def test_a_checkpointed_loop_within_a_layer_is_no_group_of_layers(
     first = explain(lowered, 128).findings[0]
 
     assert first.title.startswith("Nest jax.checkpoint") == is_found
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("around", ["block", "network"])
+def test_blocks_with_a_checkpoint_each_are_not_said_to_have_one_around_all(around: str) -> None:
+    """A block makes equal values, so the recomputation of one block has several of them."""
+
+    def block(weights: Any, x: Any) -> Any:
+        h = x
+        for w in weights:
+            h = jnp.tanh(jnp.sin(h @ w) * h)
+        return x + h
+
+    def network(blocks: Any, x: Any) -> Any:
+        for weights in blocks:
+            x = (jax.checkpoint(block) if around == "block" else block)(weights, x)
+        return x
+
+    def loss(blocks: Any, x: Any) -> Any:
+        return ((network if around == "block" else jax.checkpoint(network))(blocks, x) ** 2).sum()
+
+    blocks = [[array(256, 256) for _ in range(5)] for _ in range(4)]
+    found = explain(on_one(jax.grad(loss), blocks, array(65536, 256)), 64).findings
+    kept = [f.title for f in found if "covers too much" in f.title]
+
+    assert bool(kept) == (around == "network")
+    rest = next(f for f in found if f.slug == "aggregate")
+    assert around == "network" or "are kept for the backward pass" not in rest.evidence
+
+
+@pytest.mark.parametrize(("layers", "is_found"), [("555", False), ("567", True)])
+def test_equal_values_of_one_numbered_layer_are_not_all_layers(layers: str, is_found: bool) -> None:
+    """A library's scope shows to which layer each belongs."""
+    hlo = Hlo()
+    under = "jit(f)/transpose(jvp(Net))/checkpoint/rematted_computation"
+    names = [f"{under}/b{layer}/Dense_{n}/dot_general" for n, layer in enumerate(layers)]
+    made = [hlo.add("sort", dims=(512, 512), name=name) for name in names]
+
+    assert (checkpoint.find(hlo.facts(made)) is not None) == is_found
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.dots_saveable])
+def test_what_a_step_keeps_beside_a_checkpoint_is_none_of_its_policy(policy: Any) -> None:
+    """The backward pass reads it outside of the checkpoint that is in the same step."""
+
+    def loss(w: Any, x: Any) -> Any:
+        def inner(y: Any, s: Any) -> tuple[Any, None]:
+            return jnp.tanh(y @ w + s), None
+
+        def outer(x: Any, _: Any) -> tuple[Any, None]:
+            y = jax.lax.scan(inner, x, jnp.arange(50.0))[0]
+            return jnp.sin(y) * jnp.tanh(y), None
+
+        def within(x: Any, _: Any) -> tuple[Any, None]:
+            y = jax.checkpoint(lambda x: jax.lax.scan(inner, x, jnp.arange(50.0))[0])(x)
+            return jnp.sin(y) * jnp.tanh(y), None
+
+        body = within if policy is None else jax.checkpoint(outer, policy=policy)
+        return (jax.lax.scan(body, x, jnp.arange(40.0))[0] ** 2).sum()
+
+    found = explain(on_one(jax.grad(loss), array(128, 128), array(4096, 128)), 64).findings
+    by_policy = [f.title for f in found if f.title.startswith("Save less: the policy")]
+
+    assert bool(by_policy) == (policy is not None)

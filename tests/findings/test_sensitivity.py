@@ -37,6 +37,8 @@ ANSWERED = {
     "test_aggregate.py",
     "_findings.attention_scores.KEPT_WEIGHT": "scores are a third of the residuals here: "
     "test_attention_scores.py",
+    "_findings.checkpoint.LEAST_INPUTS": "programs here have one checkpoint around all layers, or "
+    "one for each of many: test_checkpoint.py",
     "_findings.checkpoint.LEAST_NESTED_LAYERS": "one program has 64 checkpointed layers, the "
     "others 24 or fewer: test_checkpoint.py",
     "_findings.donation.LEAST_SHARE": "half and double name the same arguments here: "

@@ -136,3 +136,17 @@ def test_together_findings_free_at_least_the_best_and_at_most_the_sum(
     assert max(each, default=0) <= together <= sum(each) + len(findings)
     assert together <= 4 * MIB * len({n for _, which in drawn for n in which})
     assert freed_together(facts, findings[1:]) <= together
+
+
+def test_the_arguments_have_one_size_in_the_finding_and_in_the_verdict() -> None:
+    """The batch among them counts in both, though it alone would not have to fit."""
+    hlo = Hlo()
+    hlo.parameter(16, 262144, path="state['w']")
+    x = hlo.parameter(2048, 512, path="x")
+    made = hlo.add("sort", x, dims=(2048, 256), name="jit(f)/transpose(jvp())/sort")
+    facts = hlo.facts((made,), message=limited(12, 22))
+    found = find_findings(facts)
+
+    assert facts.batch.length == 2048
+    assert found[0].title == "The arguments alone take 20 MiB; the device has 12 MiB"
+    assert verdict(facts, found).startswith(found[0].title)
