@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hbmwatch._analysis.graph import MOVES, Graph
 from hbmwatch._xla.protos import HloInstructionProto
 
@@ -43,6 +45,22 @@ def source_of(
             break
         current = above
     return current
+
+
+def everything(
+    graph: Graph,
+) -> Iterator[tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]]:
+    """The instructions that run, each with the fusions that it is in, outermost first."""
+    todo: list[tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]] = [
+        (instruction, ())
+        for computation in graph.running
+        for instruction in graph.program.inside(computation)
+    ]
+    for instruction, outer in todo:  # grows meanwhile; a damaged program may have a ring
+        yield instruction, outer
+        inner = graph.fused(instruction)
+        if inner is not None and all(instruction.id != around.id for around in outer):
+            todo += [(inside, (*outer, instruction)) for inside in graph.program.inside(inner)]
 
 
 def _entry(

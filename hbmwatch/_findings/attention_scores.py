@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._analysis.graph import joined_names
-from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.products import Product
+from hbmwatch._findings.products import Product, multiplied_sizes, softmax_sizes
 from hbmwatch._records.report import Finding
 
 PRIOR_WEIGHT = 1.8
@@ -55,21 +53,15 @@ LEAST_RANK = 3
 
 
 def is_attention(candidate: Candidate) -> bool:
-    """Whether a softmax reads a product of two batches of tokens, or by its name of a square one.
+    """Whether a softmax of a product of two batches of tokens, or a square one, weighs values.
 
-    A square one counts if the forward pass multiplies something, the values, by a matrix of its
-    dimensions.
+    A contrastive loss takes a softmax of all pairs, and multiplies nothing by it. The kernel of a
+    Gaussian process is a product of exponentials, but no softmax.
     """
-    if candidate.product is None or not candidate.is_softmax_input:
+    product = candidate.product
+    if product is None or not candidate.is_softmax_input or not _weighs(candidate, product):
         return False
-    if _multiplies_batches(candidate.product):
-        return True
-    # The kernel of a Gaussian process is a square of exponentials, too.
-    named = "softmax" in " ".join((candidate.names, joined_names(candidate.uses)))
-    # A contrastive loss takes a softmax of all pairs, and multiplies nothing by it.
-    return (
-        candidate.is_square and named and candidate.first.dims in candidate.facts.once(_multiplied)
-    )
+    return candidate.is_square or _multiplies_batches(product)
 
 
 def is_attention_in_training(candidate: Candidate) -> bool:
@@ -84,16 +76,10 @@ def is_gradient(candidate: Candidate) -> bool:
     return tuple(sorted(candidate.first.dims)) in candidate.facts.once(_scores)
 
 
-def _multiplied(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:
-    """The dimensions of what the forward pass multiplies, as attention does values by weights."""
-    graph = facts.buffers.graph
-    return frozenset(
-        tuple(factor.shape.dimensions)
-        for computation in graph.program.computations.values()
-        for product in graph.program.inside(computation)
-        if graph.is_product(product) and not is_backward(product.metadata.op_name)
-        for factor in graph.operands(product)
-    )
+def _weighs(candidate: Candidate, product: Product) -> bool:
+    """Whether a softmax of as many elements as a product is multiplied by something: the values."""
+    facts = candidate.facts
+    return product.size in facts.once(softmax_sizes) & facts.once(multiplied_sizes)
 
 
 def _scores(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:
@@ -110,7 +96,8 @@ def is_kept(candidate: Candidate) -> bool:
 
     The body of a scan has no name of the softmax, so that its exponential counts.
     """
-    if candidate.product is None or not _multiplies_batches(candidate.product):
+    product = candidate.product
+    if product is None or not _multiplies_batches(product) or not _weighs(candidate, product):
         return False
     exponential = "exponential" in candidate.origin.chain
     return exponential or candidate.is_softmax_input

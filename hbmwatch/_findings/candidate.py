@@ -9,7 +9,13 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import Graph, elements
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.origin import Origin, OriginInstruction
-from hbmwatch._findings.products import Product, find_product, is_softmax_input, ungathered
+from hbmwatch._findings.products import (
+    Product,
+    find_product,
+    is_softmax_input,
+    reader_of_scores,
+    ungathered,
+)
 from hbmwatch._xla.protos import HloInstructionProto
 
 
@@ -95,6 +101,11 @@ class Candidate:
     def is_softmax_input(self) -> bool:
         """Whether a softmax reads the buffer, or computes it."""
         return is_softmax_input(self.first, self.origin, self.uses)
+
+    @functools.cached_property
+    def reader_of_scores(self) -> str:
+        """What reads scores, by its name ("a softmax"); "" where an exponential and a sum do."""
+        return reader_of_scores(self.origin, self.uses)
 
 
 def is_scalar(graph: Graph, instruction: HloInstructionProto) -> bool:

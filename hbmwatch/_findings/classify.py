@@ -54,6 +54,10 @@ _IN_BACKWARD = (
 )
 
 
+# Findings on one large value, whose versions and whose gradient its remedy frees, too.
+_OF_PRODUCTS = (attention_scores.ADVICE.slug, pairwise.ADVICE.slug, logits.ADVICE.slug)
+
+
 class Rule(NamedTuple):
     """One row of the decision list.
 
@@ -103,9 +107,12 @@ RULES = (
     Rule(attention_scores.ADVICE, _all_rows(attention_scores.is_attention)),
     Rule(samples.ADVICE, _whole(samples.is_product_of_samples)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.is_contrastive)),
-    Rule(logits.ADVICE, _whole(logits.is_logits)),
+    Rule(logits.ADVICE, _whole(logits.is_over_vocabulary)),
+    Rule(logits.SCORES_ADVICE, _whole(logits.is_logits)),
     Rule(pairwise.GRAM_ADVICE, _all_rows(pairwise.is_gram)),
     Rule(pairwise.ADVICE, _all_rows(pairwise.multiplies_rows)),
+    Rule(logits.SCORES_ADVICE, _whole(logits.is_softmax_of_product)),
+    Rule(pairwise.ADVICE, _all_rows(pairwise.multiplies_values)),
     Rule(dtype.CAST_ADVICE, dtype.is_cast_argument),
     Rule(dtype.COPY_ADVICE, dtype.is_narrowed_argument),
     Rule(layout_copy.ADVICE, layout_copy.is_moved_argument),
@@ -137,7 +144,8 @@ def find(facts: ProgramFacts) -> list[Finding]:
         elif advice.even_if_padded or not padded:
             classified.setdefault(advice.slug, (advice, []))[1].append(candidate)
     for candidate in ordinary:
-        if (slug := _sorted_with(candidate, classified)) is not None:
+        slug = _sorted_with(candidate, classified) or _of_same_value(candidate, classified)
+        if slug is not None:
             classified[slug][1].append(candidate)
     scores = [c for c in facts.once(_families) if _is_per_layer(c) and attention_scores.is_kept(c)]
     if scores:
@@ -165,6 +173,33 @@ def _sorted_with(
         ),
         None,
     )
+
+
+def _of_same_value(
+    candidate: Candidate, classified: Mapping[str, tuple[BufferAdvice, Sequence[Candidate]]]
+) -> str | None:
+    """The slug of a product whose cast, transposed or elementwise version, or gradient, it is.
+
+    What makes the number of elements of the one makes that of the other; a gradient has the
+    dimensions of the value.
+    """
+    dims = _long_dims(candidate)
+    if len(dims) < 2:  # many vectors have the same length
+        return None
+    ends = {end.instruction.id for end in candidate.ends}
+    backward = is_backward(candidate.first.name)
+    for slug in _OF_PRODUCTS:
+        for other in classified.get(slug, (None, ()))[1]:
+            same = not ends.isdisjoint(end.instruction.id for end in other.ends)
+            gradient = backward and not is_backward(other.first.name)
+            if _long_dims(other) == dims and (same or gradient):
+                return slug
+    return None
+
+
+def _long_dims(candidate: Candidate) -> list[int]:
+    """The dimensions of a buffer in ascending order, without those of one."""
+    return sorted(size for size in candidate.first.dims if size > 1)
 
 
 def _sorts(candidate: Candidate) -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import MOVES, elements
+from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings import whole
 from hbmwatch._findings.advice import BufferAdvice
@@ -136,7 +137,8 @@ def is_factorized(candidate: Candidate) -> bool:
     """Whether a matrix of all pairs, or each of a batch of them, is factorized as a whole."""
     if not (candidate.has_all_pairs and whole.factorization(candidate)):
         return False
-    return combines_two_arrays(candidate) or multiplies_rows(candidate) or is_gram(candidate)
+    rules = (combines_two_arrays, multiplies_rows, is_gram, multiplies_values)
+    return any(makes_pairs(candidate) for makes_pairs in rules)
 
 
 def makes_pairs_for_each(candidate: Candidate) -> bool:
@@ -179,13 +181,26 @@ def multiplies_rows(candidate: Candidate) -> bool:
 def is_contrastive(candidate: Candidate) -> bool:
     """Whether a softmax reads a square product of two values that are no weights.
 
-    The logits of a classifier multiply values by an argument.
+    The logits of a classifier multiply values by an argument, or by a part of one.
     """
     product = candidate.product
     if product is None or not candidate.is_square or not candidate.is_softmax_input:
         return False
-    given = [argument for argument in product.arguments if argument is not None]
+    given = list(filter(candidate.facts.buffers.graph.is_argument, product.sources))
     return not given or _are_rows(product.arguments, product.size)
+
+
+def multiplies_values(candidate: Candidate) -> bool:
+    """Whether a product has an entry for each pair of rows of two values that are no weights.
+
+    The gradient of a layer is a product of two values, too, in the shape of its weights.
+    """
+    product = candidate.product
+    if product is None or product.growth < LEAST_GROWTH or len(product.sources) != 2:
+        return False
+    if any(map(candidate.facts.buffers.graph.is_argument, product.sources)):
+        return False
+    return not is_backward(candidate.first.name) and not _has_shape_of_argument(candidate)
 
 
 def is_gram(candidate: Candidate) -> bool:

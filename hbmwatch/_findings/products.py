@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hbmwatch._analysis.graph import Graph, elements, joined_names
+from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.graph import MOVES, Graph, elements, joined_names
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._analysis.origin import Origin, OriginInstruction
-from hbmwatch._analysis.sources import source_of
+from hbmwatch._analysis.sources import everything, source_of
 from hbmwatch._xla.protos import HloInstructionProto
 
 # A product that is not twice its larger factor is an ordinary layer.
@@ -16,6 +17,17 @@ LEAST_GROWTH = 2
 # Names of operations over classes; a logsumexp may also sum over particles or configurations.
 _CLASSES = ("softmax", "argmax", "take_along_axis", "cross_entropy")
 _SOFTMAX = (*_CLASSES, "logsumexp")
+
+
+_SUMS = ("reduce", "reduce-window")
+# What these names are called in a sentence.
+_READERS = {
+    "softmax": "a softmax",
+    "cross_entropy": "a cross entropy",
+    "argmax": "an argmax",
+    "logsumexp": "a logsumexp",
+    "take_along_axis": "take_along_axis",
+}
 
 
 class Product(NamedTuple):
@@ -65,6 +77,49 @@ def classes_named(origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:
     """Whether a name says that a buffer has an entry for each class: a softmax, an argmax."""
     names = " ".join(origin.names) + joined_names(uses)
     return any(word in names for word in _CLASSES)
+
+
+def reader_of_scores(origin: Origin, uses: Sequence[HloInstructionProto]) -> str:
+    """What reads scores, by its name ("a softmax"); "" where an exponential and a sum do."""
+    names = " ".join(origin.names) + joined_names(uses)
+    return next((words for word, words in _READERS.items() if word in names), "")
+
+
+def softmax_sizes(facts: ProgramFacts) -> frozenset[int]:
+    """The numbers of elements of softmaxes: by their name, or exponentials over their sums."""
+    graph = facts.buffers.graph
+    return frozenset(
+        elements(instruction.shape)
+        for instruction, outer in everything(graph)
+        if "softmax" in instruction.metadata.op_name
+        or (instruction.opcode == "divide" and _is_normalized(graph, instruction, outer))
+    )
+
+
+def _is_normalized(
+    graph: Graph, divide: HloInstructionProto, outer: tuple[HloInstructionProto, ...]
+) -> bool:
+    """Whether a division is of exponentials by their sums, broadcast or one for each."""
+    operands = graph.operands(divide)
+    if len(operands) != 2 or source_of(graph, operands[0], outer).opcode != "exponential":
+        return False
+    divisor: HloInstructionProto | None = operands[1]
+    while divisor is not None and divisor.opcode in MOVES:
+        divisor = graph.first(divisor)
+    if divisor is not None and divisor.opcode == "broadcast":
+        divisor = graph.first(divisor)
+    return divisor is not None and source_of(graph, divisor, outer).opcode in _SUMS
+
+
+def multiplied_sizes(facts: ProgramFacts) -> frozenset[int]:
+    """The numbers of elements of what the forward pass multiplies, as attention does by weights."""
+    graph = facts.buffers.graph
+    return frozenset(
+        elements(factor.shape)
+        for product, _ in everything(graph)
+        if graph.is_product(product) and not is_backward(product.metadata.op_name)
+        for factor in graph.operands(product)
+    )
 
 
 def is_softmax_input(live: LiveBuffer, origin: Origin, uses: Sequence[HloInstructionProto]) -> bool:

@@ -15,19 +15,28 @@ from tests.hlo import Hlo
 @pytest.mark.parametrize(
     ("first", "second", "dims", "weighs", "slug"),
     [
-        ((2, 512, 8), (2, 1024, 8), (2, 512, 1024), "", "attention-scores"),
+        ((2, 512, 8), (2, 1024, 8), (2, 512, 1024), "jit(f)/dot_general", "attention-scores"),
+        ((2, 512, 8), (2, 1024, 8), (2, 512, 1024), "", "logits"),
         ((2, 512, 8), (1, 8, 1024), (2, 512, 1024), "", "logits"),
         ((1024, 8), (8, 1024), (1024, 1024), "jit(f)/dot_general", "attention-scores"),
         ((1024, 8), (8, 1024), (1024, 1024), "jit(f)/transpose(jvp())/dot_general", "logits"),
         ((1024, 8), (8, 1024), (1024, 1024), "", "logits"),
         ((1024, 8), (8, 1025), (1024, 1025), "", "logits"),
     ],
-    ids=["two batches", "a batch and a matrix", "square", "gradient", "no values", "not square"],
+    ids=[
+        "two batches",
+        "no values",
+        "a batch and a matrix",
+        "square",
+        "gradient",
+        "nothing",
+        "not square",
+    ],
 )
 def test_both_factors_of_scores_have_a_batch(
     first: tuple[int, ...], second: tuple[int, ...], dims: tuple[int, ...], weighs: str, slug: str
 ) -> None:
-    """Three dimensions each that are not 1, or a square result by which values are multiplied."""
+    """Three dimensions each that are not 1, or a square result; and values are multiplied by it."""
     assert attention_scores.LEAST_RANK == 3
     assert classified(product(first, second, dims, computed=True, weighs=weighs)) == slug
 
@@ -35,7 +44,14 @@ def test_both_factors_of_scores_have_a_batch(
 @pytest.mark.parametrize("trains", [True, False], ids=["training", "inference"])
 def test_each_kernel_is_named_with_its_platform(trains: bool) -> None:
     """cuDNN is for GPUs; blocks of queries need jax.checkpoint where gradients are taken."""
-    facts = product((2, 512, 8), (2, 1024, 8), (2, 512, 1024), computed=True, trains=trains)
+    facts = product(
+        (2, 512, 8),
+        (2, 1024, 8),
+        (2, 512, 1024),
+        computed=True,
+        trains=trains,
+        weighs="jit(f)/dot_general",
+    )
     (finding,) = classify.find(facts)
     checkpoint = ", with jax.checkpoint around each block" if trains else ""
 
@@ -64,7 +80,8 @@ def test_the_gradient_of_scores_is_one_of_the_buffers(
     x = hlo.parameter(2, 512, 8, path="x")
     q, k = hlo.add("sort", x, dims=(2, 512, 8)), hlo.add("sort", x, dims=(2, 1024, 8))
     made = hlo.add("dot", q, k, dims=(2, 512, 1024), name="jit(f)/dot_general")
-    hlo.add("subtract", made, made, dims=(2, 512, 1024), name=SOFTMAX)
+    soft = hlo.add("subtract", made, made, dims=(2, 512, 1024), name=SOFTMAX)
+    hlo.add("dot", soft, k, dims=(2, 512, 8), name="jit(f)/dot_general")
     gradient = hlo.add("dot", q, k, dims=dims, name=name)
     findings = classify.find(hlo.facts((made, gradient)))
     (scores,) = [finding for finding in findings if finding.slug == "attention-scores"]
@@ -87,7 +104,11 @@ def test_the_scores_of_every_layer_are_a_finding_beside_the_residuals(
     for _ in range(3):
         q, k = hlo.add("sort", x, dims=(16, 512, 64)), hlo.add("sort", x, dims=factor)
         made = hlo.add("dot", q, k, dims=(16, 512, 512), name="jit(f)/jvp()/dot_general")
-        soft = hlo.add("exponential", made, dims=(16, 512, 512), name="jit(f)/jvp()/exp")
+        raised = hlo.add("exponential", made, dims=(16, 512, 512), name="jit(f)/jvp()/exp")
+        total = hlo.add("reduce", raised, dims=(16, 512), name="jit(f)/jvp()/reduce_sum")
+        total = hlo.add("broadcast", total, dims=(16, 512, 512), name="jit(f)/jvp()/div")
+        soft = hlo.add("divide", raised, total, dims=(16, 512, 512), name="jit(f)/jvp()/div")
+        hlo.add("dot", soft, q, dims=(16, 512, 64), name="jit(f)/jvp()/dot_general")
         hlo.add("multiply", soft, dims=(16, 512, 512), name=BACKWARD)
         kept.append(soft)
     facts = hlo.facts(kept)
@@ -97,7 +118,7 @@ def test_the_scores_of_every_layer_are_a_finding_beside_the_residuals(
 
 
 @pytest.mark.parametrize(
-    ("name", "slug"), [("jit(f)/jit(softmax)/exp", "attention-scores"), ("jit(f)/exp", None)]
+    ("name", "slug"), [("jit(f)/jit(softmax)/exp", "attention-scores"), ("jit(f)/exp", "logits")]
 )
 def test_a_square_of_exponentials_is_attention_only_by_its_name(
     name: str, slug: str | None
@@ -123,6 +144,7 @@ def test_scores_of_all_layers_count_more_than_those_of_the_layer_at_the_peak() -
         name = "jit(f)/jvp()/" if layer else "jit(f)/transpose(jvp())/"
         scores = hlo.add("dot", q, k, dims=(16, 512, 512), name=f"{name}dot_general")
         soft = hlo.add("exponential", scores, dims=(16, 512, 512), name=f"{name}softmax/exp")
+        hlo.add("dot", soft, q, dims=(16, 512, 64), name="jit(f)/jvp()/dot_general")
         hlo.add("multiply", soft, dims=(16, 512, 512), name=BACKWARD)
         made.append(soft)
     found = {f.slug: f for f in find_findings(hlo.facts(made))}

@@ -61,7 +61,10 @@ def test_the_order_of_the_rules() -> None:
         "samples",
         "pairwise",
         "logits",
+        "logits",
         "pairwise",
+        "pairwise",
+        "logits",
         "pairwise",
         "dtype",
         "dtype",
@@ -208,3 +211,26 @@ def test_blocks_in_a_backward_pass_need_a_checkpoint(trains: bool) -> None:
 
     assert finding.slug == "pairwise"
     assert ("jax.checkpoint around the function of one block" in finding.remedy) == trains
+
+
+@pytest.mark.parametrize(
+    ("dims", "name", "joins"),
+    [
+        ((1024, 2, 1024), "jit(f)/transpose(jvp())/mul", True),
+        ((1024, 2, 1024), "jit(f)/jvp()/mul", False),
+        ((1024, 1024), "jit(f)/transpose(jvp())/mul", False),
+    ],
+    ids=["its gradient", "another value", "another size"],
+)
+def test_a_gradient_is_a_buffer_of_the_finding_on_its_value(
+    dims: tuple[int, ...], name: str, joins: bool
+) -> None:
+    """In any order of the dimensions: one remedy frees both."""
+    hlo = Hlo()
+    x, y = (hlo.add("sort", hlo.parameter(2, 1024, 8), dims=(2, 1024, 8)) for _ in range(2))
+    made = hlo.add("dot", x, y, dims=(2, 1024, 1024), name="jit(f)/jvp()/dot_general")
+    other = hlo.add("custom-call", x, dims=dims, name=name)
+    (finding,) = classify.find(hlo.facts((made, other)))
+
+    assert finding.slug == "pairwise"
+    assert len(finding.buffers) == (2 if joins else 1)

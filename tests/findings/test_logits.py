@@ -25,8 +25,8 @@ def test_a_product_is_large_from_twice_its_factors_on(features: int, slug: str |
         ("jit(f)/jit(log_softmax)/sub", None, "logits"),
         ("jit(f)/jit(argmax)/reduce", None, "logits"),
         ("jit(f)/logsumexp/sub", S32, "logits"),
-        ("jit(f)/logsumexp/sub", U32, None),
-        ("jit(f)/logsumexp/sub", None, None),
+        ("jit(f)/logsumexp/sub", U32, "logits"),
+        ("jit(f)/logsumexp/sub", None, "logits"),
         ("jit(f)/jit(relu)/max", S32, None),
     ],
     ids=["softmax", "argmax", "a sum with labels", "with a key", "a sum alone", "no softmax"],
@@ -34,7 +34,7 @@ def test_a_product_is_large_from_twice_its_factors_on(features: int, slug: str |
 def test_a_softmax_makes_logits_of_a_product(
     user: str, labels: int | None, slug: str | None
 ) -> None:
-    """A logsumexp without labels may sum over costs; of any other use, a product is ordinary."""
+    """Of any other use, a product is ordinary."""
     facts = product((2048, 8), (8, 4096), (2048, 4096), user=user, computed=True, labels=labels)
 
     assert classified(facts) == slug
@@ -44,7 +44,7 @@ def test_a_softmax_makes_logits_of_a_product(
     ("name", "labels", "slug"),
     [
         ("jit(f)/exp", S32, "logits"),
-        ("jit(f)/exp", None, None),
+        ("jit(f)/exp", None, "logits"),
         ("jit(f)/logistic", S32, None),
         ("jit(f)/transpose(jvp())/exp", S32, None),
     ],
@@ -75,6 +75,38 @@ def test_a_chunk_is_checkpointed_where_a_gradient_is_computed(user: str, checkpo
 
     assert finding.slug == "logits"
     assert ("jax.checkpoint" in finding.remedy) == checkpoint
+
+
+@pytest.mark.parametrize(
+    ("user", "rows", "index", "title"),
+    [
+        (SOFTMAX, 4096, S32, "Full-vocabulary logits: compute the loss in chunks"),
+        (SOFTMAX, 2000, S32, "A matrix product that a softmax reads{rest}"),
+        (SOFTMAX, 4096, U32, "A matrix product that a softmax reads{rest}"),
+        ("jit(f)/logsumexp/sub", 0, S32, "A matrix product that a logsumexp reads{rest}"),
+        ("jit(f)/exp", 0, S32, "A matrix product that an exponential with a sum reads{rest}"),
+    ],
+    ids=["an embedding", "another table", "no tokens", "no table", "by hand"],
+)
+def test_a_vocabulary_is_a_table_from_which_tokens_select_rows(
+    user: str, rows: int, index: int, title: str
+) -> None:
+    """Otherwise, the classes of a softmax are not called words, nor its rows tokens."""
+    hlo = Hlo()
+    x, head = hlo.parameter(2048, 8, path="x"), hlo.parameter(8, 4096, path="head")
+    x = hlo.add("sort", x, dims=(2048, 8))
+    tokens = hlo.parameter(2048, dtype=index, path="tokens")
+    hlo.parameter(2048, dtype=S32, path="labels")
+    if rows:
+        table = hlo.parameter(rows, 8, path="table")
+        hlo.add("gather", table, tokens, dims=(2048, 8), name="jit(f)/gather")
+    made = hlo.add("dot", x, head, dims=(2048, 4096), name="jit(f)/dot_general")
+    soft = hlo.add("exponential", made, dims=(2048, 4096), name=user)
+    hlo.add("reduce", soft, dims=(2048,), name=user)
+    (finding,) = classify.find(hlo.facts((soft,)))
+
+    assert finding.title == title.format(rest=" exists for all rows at once: compute it in chunks")
+    assert ("tokens" in finding.remedy) == title.startswith("Full")
 
 
 @pytest.mark.parametrize(("user", "slug"), [(SOFTMAX, "logits"), ("jit(f)/mul", None)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -148,11 +149,11 @@ def test_a_gradient_for_each_example_is_no_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "itself", "gram"),
-    [(64, True, True), (65, True, False), (64, False, False)],
+    ("features", "itself", "found"),
+    [(64, True, ["A matrix is multiplied"]), (65, True, []), (64, False, ["An all-pairs buffer"])],
     ids=["16 times as large", "15 times", "of two matrices"],
 )
-def test_a_matrix_by_its_own_transpose(features: int, itself: bool, gram: bool) -> None:
+def test_a_matrix_by_its_own_transpose(features: int, itself: bool, found: list[str]) -> None:
     """Features first, so that no rows are multiplied; the factors may be computed."""
     hlo = Hlo()
     first, second = (hlo.parameter(features, 1024, path=path) for path in "xy")
@@ -161,8 +162,8 @@ def test_a_matrix_by_its_own_transpose(features: int, itself: bool, gram: bool) 
     made = hlo.add("dot", left, a if itself else b, dims=(1024, 1024), name="jit(f)/dot_general")
     findings = classify.find(hlo.facts((made,)))
 
-    assert [f.slug for f in findings] == (["pairwise"] if gram else [])
-    assert all("its own transpose" in f.title for f in findings)
+    assert [f.slug for f in findings] == ["pairwise" for _ in found]
+    assert all(f.title.startswith(title) for f, title in zip(findings, found))
 
 
 def test_the_index_of_a_sort_is_of_the_buffer_that_it_orders() -> None:
@@ -205,9 +206,10 @@ def test_a_sum_of_gathered_rows_has_no_pairs(dims: tuple[int, ...], slug: str | 
     [
         (False, SOFTMAX, "pairwise"),
         (True, SOFTMAX, "logits"),
-        (False, "jit(f)/mul", None),
+        (False, "jit(f)/mul", "pairwise"),
+        (True, "jit(f)/mul", None),
     ],
-    ids=["two values", "a layer's weights", "no softmax"],
+    ids=["two values", "a layer's weights", "no softmax", "a layer"],
 )
 def test_the_softmax_of_a_contrastive_loss_has_all_pairs(
     weights: bool, user: str, slug: str | None
@@ -236,3 +238,50 @@ def test_blocks_do_not_make_a_result_smaller() -> None:
     assert result.remedy.startswith("Blocks alone do not make a result of the program smaller.")
     assert temporary.remedy.startswith("Do not compute all pairs at once")
     assert result.saves_bytes == temporary.saves_bytes == MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "slug"),
+    [
+        ("jit(f)/dot_general", (64, 64), "pairwise"),
+        ("jit(f)/transpose(jvp())/dot_general", (64, 64), None),
+        ("jit(f)/dot_general", (1024, 512), None),
+    ],
+    ids=["values", "a gradient", "in the shape of weights"],
+)
+def test_a_product_of_two_values_has_all_pairs_of_their_rows(
+    name: str, weights: tuple[int, int], slug: str | None
+) -> None:
+    """The gradient of a layer is such a product of few rows, too."""
+    hlo = Hlo()
+    hlo.parameter(*weights, path="w")
+    x, y = hlo.parameter(512, 8, path="x"), hlo.parameter(1024, 8, path="y")
+    rows = hlo.add("sort", x, dims=(512, 8)), hlo.add("sort", y, dims=(1024, 8))
+    made = hlo.add("dot", *rows, dims=(512, 1024), name=name)
+
+    assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.tpu
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [False, True], ids=["all at once", "in blocks"])
+def test_scores_that_no_softmax_reads_are_pairs_with_their_gradient(blocks: bool) -> None:
+    """Such as those of an indexer: no attention, and no logits."""
+
+    def score(params: Any, x: Any, queries: Any) -> Any:
+        q = (queries @ params["q"]).reshape(2, -1, 16, 64)
+        scores = jax.nn.relu(jnp.einsum("bqhd,bkd->bhqk", q, x @ params["k"]))
+        return (jnp.einsum("bhqk,bqh->bqk", scores, queries @ params["w"]) ** 2).mean()
+
+    def loss(params: Any, x: Any) -> Any:
+        if not blocks:
+            return score(params, x, x)
+        some = jax.checkpoint(lambda queries: score(params, x, queries))
+        return jax.lax.map(some, x.reshape(2, 32, -1, 512).swapaxes(0, 1)).mean()
+
+    params = {"q": array(512, 1024), "k": array(512, 64), "w": array(512, 16)}
+    findings = explain(on_one(jax.grad(loss), params, array(2, 2048, 512)), 100).findings
+    pairs = [f for f in findings if f.slug in ("pairwise", "logits", "attention-scores")]
+
+    assert [f.slug for f in pairs] == ([] if blocks else ["pairwise"])
+    assert all(f is findings[0] and (f.saves_bytes or 0) >= 512 * MIB for f in pairs)

@@ -216,9 +216,21 @@ def product(facts: ProgramFacts, finding: Finding) -> None:
         assert any(i.opcode in ("dot", "convolution", "custom-call") for i in made)
 
 
-def attention_scores(facts: ProgramFacts, finding: Finding) -> None:
-    """A product is above each buffer; values are multiplied by a matrix that has no batch."""
+def logits(facts: ProgramFacts, finding: Finding) -> None:
+    """A product is above each buffer; if it is a vocabulary's, a table has as many rows."""
     product(facts, finding)
+    if "vocabulary" in finding.title:
+        tables = {a.dims[0] for a in facts.arguments if len(a.dims) == 2}
+        assert all(tables.intersection(live.dims) for live in buffers(facts, finding))
+
+
+def attention_scores(facts: ProgramFacts, finding: Finding) -> None:
+    """A product is above each buffer; values are multiplied by a softmax of its size."""
+    product(facts, finding)
+    opcodes = {
+        i.opcode for c in facts.program.computations.values() for i in facts.program.inside(c)
+    }
+    assert {"exponential", "divide"} <= opcodes
     multiplied = {
         tuple(factor.shape.dimensions)
         for computation in facts.program.computations.values()
@@ -226,8 +238,9 @@ def attention_scores(facts: ProgramFacts, finding: Finding) -> None:
         if made.opcode in ("dot", "convolution") and "transpose(" not in made.metadata.op_name
         for factor in facts.buffers.graph.operands(made)
     }
-    matrices = [live for live in buffers(facts, finding) if len(live.dims) == 2]
-    assert all(live.dims in multiplied for live in matrices if "transpose(" not in live.name)
+    sizes = set(map(math.prod, multiplied))
+    scores = [live for live in buffers(facts, finding) if live.loop_buffer is None]
+    assert all(math.prod(b.dims) in sizes for b in scores if "transpose(" not in b.name)
 
 
 def dtype(facts: ProgramFacts, finding: Finding) -> None:
@@ -339,7 +352,7 @@ CHECKS: dict[str, Check] = {
     "host-fetch": host_fetch,
     "jacobian": mapped,
     "layout-copy": layout_copy,
-    "logits": product,
+    "logits": logits,
     "long-lived": long_lived,
     "one-hot": one_hot,
     "padding": padding,
