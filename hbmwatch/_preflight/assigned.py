@@ -185,7 +185,7 @@ def _read(dump: Path, name: str) -> tuple[Program, PeakSummary] | None:
             program = parse_program(file.read_bytes(), name)
             if program.allocations:
                 return program, peak_summary(program)
-        except ProfileError:  # it is being written
+        except (ProfileError, OSError):  # it is being written
             continue
     return None
 
@@ -195,8 +195,9 @@ def _why_unread(dump: Path, name: str) -> str:
     for file in _files(dump, name, _ASSIGNED):
         try:
             peak_summary(parse_program(file.read_bytes(), name))
-        except ProfileError as error:
-            return f"XLA's dump of the program cannot be read: {error}"
+        except (ProfileError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            return f"XLA's dump of the program cannot be read: {reason or error}"
         return f"XLA's dump has no buffer allocation for {name}"
     return "XLA left no dump of the program"
 

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import fits
+from hbmwatch import fits, verify
 from hbmwatch._preflight.child import Child
 
 X = jax.ShapeDtypeStruct((64, 64), jnp.float32)
 LONG = """
 import jax, jax.numpy as jnp
-from hbmwatch import fits
+from hbmwatch import fits, verify
 
 def step(x):
     for _ in range(300):
@@ -167,6 +167,21 @@ def test_no_dump_and_an_empty_one_are_told_apart(
     fit = fits(jnp.sin, X)
 
     assert (fit.fits, fit.error) == (None, error)
+
+
+def test_a_dump_that_may_not_be_read_is_told_from_none(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is the operating system's, and fits and verify say it."""
+    dump = "module_0001.jit_sin.cpu_after_optimizations.hlo.pb"  # a folder, which no user can read
+    text = f'mkdir "$3/dump/{dump}"; echo \'{{"code_bytes": 1}}\' > "$3/answer.json"'
+    monkeypatch.setattr(sys, "executable", script(tmp_path / "compiler", text))
+    sentence = "XLA's dump of the program cannot be read: Is a directory"
+
+    fit = fits(jnp.sin, X)
+
+    assert (fit.fits, fit.error, fit.report.missing) == (None, sentence, (sentence,))
+    assert str(verify(jnp.sin, X, variant=jnp.sin)) == f"the variant sin: {sentence}"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
