@@ -30,6 +30,7 @@ from hbmwatch._jax.lowered import CallInfo, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.process import this_process
 from hbmwatch._jax.user_paths import with_user_paths
+from hbmwatch._jax.wrappers import with_bound_arguments
 from hbmwatch._profiles import xprof
 from hbmwatch._profiles.runs import Kept, keep, keep_for
 from hbmwatch._profiles.stored import copy_run, store_report
@@ -162,7 +163,7 @@ def _call_info(lowered: Any | None, failed: FailedCall) -> CallInfo | None:
     if lowered is None:
         return None
     args, kwargs = failed.given or (failed.args, failed.kwargs)
-    given = array_leaves(failed.function_object, args, kwargs)
+    given = array_leaves(*with_bound_arguments(failed.function_object, args, kwargs))
     return with_user_paths(call_info(lowered, failed.previous), given)
 
 

@@ -20,7 +20,7 @@ from hbmwatch._jax.inner_jits import library_of
 from hbmwatch._jax.intercept import replaced
 from hbmwatch._jax.lowering import is_same_lowering, plain_lowered
 from hbmwatch._jax.placement import on_live_devices
-from hbmwatch._jax.wrappers import has_own_lower, is_transformation
+from hbmwatch._jax.wrappers import cached_by_flax, has_own_lower, is_transformation
 
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 _LONGEST_NAME = 100
@@ -165,6 +165,8 @@ def lowerable(
     if isinstance(step, functools.partial) or hasattr(getattr(step, "func", None), "lower"):
         partial: Any = step
         return lowerable(partial.func, (*partial.args, *args), {**partial.keywords, **kwargs})
+    if (cached := cached_by_flax(step)) is not None:
+        return lowerable(cached[0], (*cached[1], *args), kwargs)
     inner = inspect.unwrap(step, stop=lambda fun: has_own_lower(fun) or is_transformation(fun))
     return inner if has_own_lower(inner) else jax.jit(_hashable(step)), args, kwargs
 

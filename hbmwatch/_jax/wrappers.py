@@ -1,7 +1,11 @@
-"""Which functions only call another one, and which are made of it by a transformation."""
+"""Which functions only call another one, also with arguments of theirs, and which transform it."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # What calls a function as it is, among the functions and classes of JAX, Equinox and Flax.
@@ -12,6 +16,43 @@ _WRAPPERS = {
     "_cached_partial",  # flax.nnx
     "cached_partial",  # flax.nnx before 0.12
 }
+
+# flax.nnx.cached_partial keeps the function and its first arguments in these variables.
+_CACHED_PARTIAL = {"_cached_partial", "cached_partial"}
+_FUNCTION, _ARGUMENTS = "f", "cached_args"
+
+
+def with_bound_arguments(
+    fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """The function in a partial, with all of its arguments; of flax.nnx.cached_partial too."""
+    while True:
+        if isinstance(fun, functools.partial):
+            fun, args, kwargs = fun.func, (*fun.args, *args), {**fun.keywords, **kwargs}
+        elif (bound := cached_by_flax(fun)) is not None:
+            fun, args = bound[0], (*bound[1], *args)
+        else:
+            return fun, args, kwargs
+
+
+def cached_by_flax(fun: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """The function of flax.nnx.cached_partial and its first arguments; None for any other."""
+    if not isinstance(fun, types.FunctionType) or defining_module(fun).partition(".")[0] != "flax":
+        return None
+    if fun.__code__.co_qualname.partition(".")[0] not in _CACHED_PARTIAL:
+        return None
+    closed = inspect.getclosurevars(fun).nonlocals
+    given = closed.get(_ARGUMENTS)
+    return (closed[_FUNCTION], given) if isinstance(given, tuple) and _FUNCTION in closed else None
+
+
+def with_function(cached: types.FunctionType, function: Any) -> types.FunctionType:
+    """What flax.nnx.cached_partial made, with the same cache, around another function."""
+    cells = tuple(
+        types.CellType(function) if name == _FUNCTION else cell
+        for name, cell in zip(cached.__code__.co_freevars, cached.__closure__ or (), strict=True)
+    )
+    return types.FunctionType(cached.__code__, cached.__globals__, cached.__name__, None, cells)
 
 
 def is_transformation(fun: Any) -> bool:

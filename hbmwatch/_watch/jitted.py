@@ -8,7 +8,12 @@ from typing import Any, cast
 
 import jax
 
-from hbmwatch._jax.wrappers import defining_module, is_transformation
+from hbmwatch._jax.wrappers import (
+    cached_by_flax,
+    defining_module,
+    is_transformation,
+    with_function,
+)
 
 
 def holds_jitted(fun: Any) -> bool:
@@ -46,6 +51,9 @@ def lower_of(target: Any) -> Callable[..., Any] | None:
     if isinstance(target, functools.partial):
         inner = lower_of(target.func)
         return inner and functools.partial(inner, *target.args, **target.keywords)
+    if (cached := cached_by_flax(target)) is not None:
+        inner = lower_of(cached[0])
+        return inner and with_function(target, inner)
     if defining_module(target) == "contextlib":
         return lower_of(getattr(target, "__wrapped__", None))
     return None

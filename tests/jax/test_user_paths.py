@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hbmwatch import HbmOomError, watch_hbm
+from hbmwatch import HbmOomError, fits, watch_hbm
 from hbmwatch._jax.lowered import CallInfo, Leaf, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.user_paths import with_user_paths
@@ -126,3 +126,34 @@ def test_a_report_has_the_user_s_paths() -> None:
     assert "model.weight" in paths
     assert "model.weight f32[256,256]" in str(report)
     assert report.rollup["path"]["model"] == 256 * 1024
+
+
+def test_a_cached_partial_has_the_paths_of_the_arguments_that_it_keeps() -> None:
+    """Those of the model that flax.nnx.cached_partial was given; fits lowers it as well."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):  # type: ignore[misc,name-defined]
+        """Two parameters in a module of a module."""
+
+        def __init__(self) -> None:
+            self.inner = nnx.Linear(256, 256, rngs=nnx.Rngs(0))
+
+    @nnx.jit  # type: ignore[untyped-decorator]
+    def step(model: Any, rows: Any, x: Any) -> Any:
+        big = model.inner(jnp.broadcast_to(x, (ROWS, 256)))
+        model.inner.bias[...] += jnp.sort(big, axis=0)[0]
+        return rows
+
+    def small(model: Any, rows: Any, x: Any) -> Any:
+        return model.inner(rows).sum() + x.sum()
+
+    rows, x = jnp.ones((128, 256)), jnp.ones(256)
+    with pytest.raises(HbmOomError) as caught:
+        watch_hbm(nnx.cached_partial(step, Model(), rows))(x)
+    report = caught.value.report
+    assert report is not None and report.summary is not None
+    paths = {op.path for op in report.summary.ops if op.kind == "parameter"}
+    assert paths == {"model.inner.kernel", "rows"}
+
+    plain, cached = nnx.jit(small), nnx.cached_partial(nnx.jit(small), Model(), rows)
+    assert fits(cached, x).peak_bytes == fits(plain, Model(), rows, x).peak_bytes
