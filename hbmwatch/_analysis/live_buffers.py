@@ -151,13 +151,22 @@ class PeakBuffers:
     def _is_saved(self, live: LiveBuffer) -> bool:
         """Whether the forward pass made a temporary and the backward pass reads it."""
         if live.forward and not is_recomputed(live.context):
-            return live.loop_buffer is not None or any(
-                is_backward(reader.metadata.op_name) for reader in self.uses(live)
-            )
+            if live.loop_buffer is not None:
+                return not self._is_result(live.loop_buffer)
+            return any(is_backward(reader.metadata.op_name) for reader in self.uses(live))
         if not self.unmarked or live.loop_buffer is not None or live.name.endswith("/add_any"):
             return False
         weights = {parameter.dims for parameter in self.graph.parameters}
         return is_one_per_layer(self.families[live.family]) and live.dims not in weights
+
+    def _is_result(self, filled: LoopBuffer) -> bool:
+        """Whether a loop's buffer is read beside the loop: residuals are read in loops alone."""
+        around, _ = self.graph.loop_of(filled.loop)
+        for reader in self.loop_buffers.readers(filled):
+            loop, body = self.graph.loop_of(reader)
+            if loop is around and (body is not None or reader.id in self.order):
+                return True
+        return False
 
     def _owners(self) -> dict[str, HloInstructionProto]:
         """The instructions of the rows, by name."""

@@ -47,7 +47,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     saved = _freed_by_checkpoint(facts)
     if not saved:
         return None
-    steps = max((b.loop_buffer.length for b in saved if b.loop_buffer is not None), default=0)
+    steps = _steps(saved)
     part = _part(facts, saved, steps)
     chain = is_chain(facts, saved)
     freed = 0 if chain else max(0, freed_bytes(saved) - carried_bytes(facts, saved))
@@ -56,7 +56,7 @@ def find(facts: ProgramFacts) -> Finding | None:
         return _in_groups(facts, saved, steps, grouped)
     if not freed:
         return None
-    how = f", stacked by a scan of {steps} steps" if steps else ""
+    how = f", {_stacked(saved, steps)}" if steps else ""
     how = how or (f", one set per {REPEATED}" if part == EACH else "")
     remat = any(".remat" in live.op.instruction for live in facts.live)
     return ADVICE.finding(
@@ -73,6 +73,23 @@ def find(facts: ProgramFacts) -> Finding | None:
         saves_bytes=freed,
         buffers=saved,
     )
+
+
+def _steps(saved: Sequence[LiveBuffer]) -> int:
+    """The length of the scans that stack most bytes of the residuals; 0 if none does."""
+    sizes: dict[int, int] = {}
+    for live in saved:
+        if live.loop_buffer is not None:
+            length = live.loop_buffer.length
+            sizes[length] = sizes.get(length, 0) + live.size_bytes
+    return max(sizes, key=sizes.__getitem__, default=0)
+
+
+def _stacked(saved: Sequence[LiveBuffer], steps: int) -> str:
+    """How residuals are stacked; some by other scans, or by none."""
+    ours = [b for b in saved if b.loop_buffer is not None and b.loop_buffer.length == steps]
+    some = "" if len(ours) == len(saved) else f"{format_size(all_bytes(ours))} of them "
+    return f"{some}stacked by a scan of {steps} steps"
 
 
 def _freed_by_checkpoint(facts: ProgramFacts) -> list[LiveBuffer]:
@@ -95,7 +112,12 @@ def _in_groups(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int, fre
     number = steps or len(saved)
     groups = math.isqrt(number)
     what, one = ("steps of the scan", "step") if steps else ("layers", "layer")
-    how_many = f"stacked by a scan of {steps} steps" if steps else "one for each layer"
+    how_many = _stacked(saved, steps) if steps else "one for each layer"
+    keeps = (
+        f"keeps what goes into it, {format_size(carried_bytes(facts, saved))} in all"
+        if steps
+        else "keeps what goes into it, which is most of these"
+    )
     how = (
         f"Scan over about {groups} groups of steps (a scan in a scan), with jax.checkpoint around "
         "the inner scan"
@@ -104,8 +126,7 @@ def _in_groups(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int, fre
     )
     return ADVICE.finding(
         title=f"Rematerialize: put jax.checkpoint (remat) around groups of {what}{at_line(saved)}",
-        evidence=f"{_kept(saved)}, {how_many}. A checkpoint around a single {one} keeps what goes "
-        "into it, which is about as large.",
+        evidence=f"{_kept(saved)}, {how_many}. A checkpoint around a single {one} {keeps}.",
         remedy=f"{how}: it keeps what goes into each group, and recomputes one group at a time."
         + (_SMALLER_BATCH if has_training_batch(facts) else "")
         + ("" if steps else offered(facts, IN_GROUPS, saved)),

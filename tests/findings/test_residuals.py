@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hbmwatch._findings import residuals, saved
+from tests.findings.cases import explain
 from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, UNDER, kept
 from tests.findings.small import classified
 from tests.hlo import MIB, Hlo
+from tests.oom_programs.base import array, on_one
 
 
 @pytest.mark.parametrize(
@@ -151,3 +157,63 @@ def test_a_checkpoint_around_a_step_keeps_the_carry(carry: int, freed: int, part
     assert finding is not None
     assert finding.title == f"Rematerialize: put jax.checkpoint (remat) around {part}"
     assert finding.saves_bytes == freed
+    kept_in_all = "keeps what goes into it, 1.5 MiB in all" in finding.evidence
+    assert kept_in_all == part.startswith("groups")
+
+
+def stack(hlo: Hlo, steps: int, rows: int) -> int:
+    """A loop of the forward pass that stacks a residual, and the id of the stack."""
+    dims = (steps, rows, 256)
+    zero = hlo.add("broadcast", hlo.parameter(1), dims=dims)
+    begin = hlo.add("tuple", zero)
+    body = hlo.inner()
+    carried = body.add("parameter", shape=hlo.known[begin]["shape"])
+    whole = body.add("get-tuple-element", carried, dims=dims, tuple_index=0)
+    name = "jit(f)/jvp()/while/body/exp"
+    value = body.add("exponential", dims=(1, rows, 256), name=name)
+    body.add("tuple", body.add("dynamic-update-slice", whole, value, dims=dims, name=name))
+    hlo.add("while", begin, shape=hlo.known[begin]["shape"], calls=body)
+    return zero
+
+
+@pytest.mark.parametrize(
+    ("loops", "says"),
+    [
+        ([(8, 512), (64, 8)], "backward pass, 4 MiB of them stacked by a scan of 8 steps."),
+        ([(8, 8), (64, 512)], "backward pass, 32 MiB of them stacked by a scan of 64 steps."),
+        ([(8, 512), (8, 8)], "backward pass, stacked by a scan of 8 steps."),
+    ],
+    ids=["the shorter", "the longer", "equally long"],
+)
+def test_the_steps_are_those_of_the_scan_that_stacks_most(
+    loops: list[tuple[int, int]], says: str
+) -> None:
+    """A longer scan that stacks little is another one."""
+    hlo = Hlo()
+    stacks = [stack(hlo, steps, rows) for steps, rows in loops]
+    hlo.add("negate", dims=(1,), name=BACKWARD)
+    finding = residuals.find(hlo.facts(tuple(stacks)))
+
+    assert finding is not None
+    assert says in finding.evidence
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("reduced", [False, True], ids=["in the loss", "in each step"])
+def test_the_output_of_a_scan_that_a_loss_reads_is_no_residual(reduced: bool) -> None:
+    """A checkpoint around the step leaves it; reduced in each step, it is never stacked."""
+
+    def loss(w: Any, x: Any) -> Any:
+        def step(x: Any, _: None) -> tuple[Any, Any]:
+            y = jnp.tanh(x @ w)
+            return y, (jnp.sin(y) ** 2).sum() if reduced else jnp.sin(y)
+
+        return (jax.lax.scan(step, x, None, length=40)[1] ** (1 if reduced else 2)).sum()
+
+    found = explain(on_one(jax.grad(loss), array(128, 128), array(4096, 128)), 64).findings
+    kept = next(f for f in found if f.slug == "residuals")
+    stacked = [f for f in found if f.slug == "stacked-outputs"]
+
+    assert [f.saves_bytes for f in stacked] == ([] if reduced else [40 * 4096 * 128 * 4])
+    assert not {name for f in stacked for name in f.buffers} & {*kept.buffers}
