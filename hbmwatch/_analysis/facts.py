@@ -214,7 +214,9 @@ class ProgramFacts:
         return tuple(
             Output(
                 index=index,
-                path=leaves[index].path if leaves else f"output {index}",
+                path=(leaves[index].user_path or leaves[index].path)
+                if leaves
+                else f"output {index}",
                 dims=result.dims,
                 element_type=result.element_type,
                 shape=result.shape,

@@ -42,7 +42,8 @@ def find(facts: ProgramFacts) -> Finding | None:
     larger = max(unchanged, updated, key=_bytes)
     some = list_some(largest_paths(larger))
     what = f"Do not return {some} unchanged" if larger is unchanged else f"Donate {some}"
-    keyword = f"jax.jit(..., {donate_keyword([a.path for a, _ in pairs])})"
+    nameless = any(a.leaf is not None and a.leaf.positional for a, _ in pairs)
+    keyword = f"jax.jit(..., {donate_keyword([a.path for a, _ in pairs], nameless)})"
     if any(a.leaf is not None and a.leaf.path.startswith(_EQUINOX) for a, _ in pairs):
         keyword = 'equinox.filter_jit(..., donate="all")'
     state = "the state" if facts.buffers.differentiated else "it" if len(pairs) == 1 else "them"
@@ -118,10 +119,15 @@ def undonated(facts: ProgramFacts) -> list[tuple[Argument, Output]]:
     return [pair for form in kept for pair in zip(kept[form], free.get(form, []))]
 
 
-def donate_keyword(paths: Sequence[str]) -> str:
-    """The keyword of jit that donates what the paths begin with: donate_argnames='state'."""
+def donate_keyword(paths: Sequence[str], nameless: bool = False) -> str:
+    """The keyword of jit that donates what the paths begin with: donate_argnames='state'.
+
+    Args:
+        paths: The paths of arguments.
+        nameless: Whether one of them can only be passed by position.
+    """
     names = list(dict.fromkeys(path_prefix(path, 1) for path in paths))
     # JAX calls the arguments of a function without names "args".
-    if not all(name.isidentifier() and name != "args" for name in names):
+    if nameless or not all(name.isidentifier() and name != "args" for name in names):
         return "donate_argnums=..."
     return f"donate_argnames={names[0]!r}" if len(names) == 1 else f"donate_argnames={tuple(names)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hbmwatch._jax.lowering import LoweringDetails, lowering_details, shape_of
+from hbmwatch._records.paths import path_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Leaf:
         used: Whether the program takes it; jit drops the arguments that nothing reads.
         user_path: The path in what the user passed, where a library passes a tree of its own to
             jit; "" where it is `path`.
+        positional: Whether its argument is known to be passed by position only, as by `*batches`:
+            no keyword of jit names it.
     """
 
     path: str
@@ -31,6 +34,7 @@ class Leaf:
     donated: bool = False
     used: bool = True
     user_path: str = ""
+    positional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +142,26 @@ def array_leaves(
     """The array leaves of a call's arguments, by shapes; deleted arrays have shapes, too."""
     leaves = named_leaves(fun, args, kwargs)
     arrays = [(path, leaf) for path, leaf in leaves if hasattr(leaf, "shape")]
+    nameless = _nameless(fun)
     return tuple(
-        Leaf(path, tuple(leaf.shape), str(getattr(leaf, "dtype", ""))) for path, leaf in arrays
+        Leaf(
+            path,
+            tuple(leaf.shape),
+            str(getattr(leaf, "dtype", "")),
+            positional=path_prefix(path, 1) in nameless,
+        )
+        for path, leaf in arrays
     )
+
+
+def _nameless(fun: Callable[..., Any] | None) -> set[str]:
+    """The names of the parameters of a function that nobody can pass by keyword."""
+    try:
+        parameters = inspect.signature(fun).parameters.values() if fun is not None else ()
+    except (TypeError, ValueError):
+        return set()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+    return {parameter.name for parameter in parameters if parameter.kind in kinds}
 
 
 def named_leaves(

@@ -34,6 +34,20 @@ def test_an_argument_that_is_updated_element_by_element_can_be_donated() -> None
     assert "donate_argnames='state'" in finding.remedy
 
 
+@pytest.mark.parametrize("positional", [False, True])
+def test_no_keyword_names_what_is_collected_by_position(positional: bool) -> None:
+    """jax.jit does not take the name of `*state` in donate_argnames."""
+    hlo = Hlo()
+    w = hlo.parameter(*DIMS, path="state[0]")
+    output = hlo.add("multiply", w, w, dims=DIMS, name="jit(f)/mul")
+    call = CallInfo((Leaf("state[0]", DIMS, "float32", positional=positional),))
+    finding = donation.find(hlo.facts(outputs=(output,), call=call))
+
+    assert finding is not None
+    assert ("donate_argnums=..." in finding.remedy) == positional
+    assert ("donate_argnames='state'" in finding.remedy) == (not positional)
+
+
 def test_an_argument_that_is_returned_unchanged_need_not_be_returned() -> None:
     """The output is a copy; what is updated beside it is smaller, and named in the evidence."""
     hlo, output = update()

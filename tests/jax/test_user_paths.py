@@ -93,6 +93,79 @@ def test_the_states_of_nnx_jit_have_the_paths_of_the_modules() -> None:
     }
 
 
+def results(function: Any, lowered: Any, *args: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """The user's paths of the outputs, with their shapes; "" for an output of the library's own."""
+    call = call_info(plain_lowered(lowered))
+    call = with_user_paths(call, array_leaves(function, args, {}))
+    return [(leaf.user_path, leaf.shape) for leaf in call.outputs]
+
+
+def test_the_result_of_filter_jit_has_the_paths_of_the_user() -> None:
+    """Behind the marker that equinox returns first; a plain jit of the same tree has its own."""
+    eqx = pytest.importorskip("equinox")
+
+    def step(model: Any, x: Any) -> Any:
+        return jax.tree.map(lambda leaf: 2 * leaf, eqx.filter(model, eqx.is_array)), {"x": x}
+
+    args = eqx.nn.MLP(2, 3, 5, 1, key=jax.random.key(0)), jnp.ones(17)
+    found = results(step, eqx.filter_jit(step).lower(*args), *args)
+    plain = jax.jit(lambda x: (jnp.zeros(()), {"x": x}))
+
+    assert found[1:] == [
+        ("result[0].layers[0].weight", (5, 2)),
+        ("result[0].layers[0].bias", (5,)),
+        ("result[0].layers[1].weight", (3, 5)),
+        ("result[0].layers[1].bias", (3,)),
+        ("result[1]['x']", (17,)),
+    ]
+    assert results(plain, plain.lower(args[1]), args[1]) == [("", ()), ("", (17,))]
+
+
+def test_the_states_that_nnx_jit_updates_are_those_of_the_modules() -> None:
+    """Beside what the function returns itself."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):  # type: ignore[misc,name-defined]
+        """Attributes that are not in the order of their names."""
+
+        def __init__(self) -> None:
+            self.up = nnx.Param(jnp.ones(3))
+            self.down = nnx.Variable(jnp.ones(11))
+
+    def step(model: Any, x: Any) -> Any:
+        model.up[...] = 2 * model.up[...]
+        return x.sum(), {"x": x}
+
+    args = Model(), jnp.ones(17)
+    found = results(step, nnx.jit(step).lower(*args), *args)
+
+    assert sorted(found) == [
+        ("model.down", (11,)),
+        ("model.up", (3,)),
+        ("result[0]", ()),
+        ("result[1]['x']", (17,)),
+    ]
+
+
+def test_an_argument_without_a_keyword_is_known() -> None:
+    """Those that are collected by position, and those before a slash; jit takes no name of them."""
+
+    def step(first: Any, /, state: Any, *more: Any, scale: Any) -> Any:
+        return first, state, more, scale
+
+    args = [jnp.ones(size) for size in (2, 3, 5, 7)]
+    call = call_info(jax.jit(step).lower(*args, scale=jnp.ones(11)))
+    call = with_user_paths(call, array_leaves(step, args, {"scale": jnp.ones(11)}))
+
+    assert {leaf.path: leaf.positional for leaf in call.arguments} == {
+        "first": True,
+        "state": False,
+        "more[0]": True,
+        "more[1]": True,
+        "scale": False,
+    }
+
+
 @pytest.mark.parametrize(
     "given",
     [[Leaf("x", (3,), "float32")], [Leaf("x", (2,), "int32")], []],

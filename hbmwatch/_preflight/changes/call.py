@@ -33,6 +33,7 @@ class Leaf:
         path: Its pytree path ("state['params']").
         user_path: The path in what the user passed, where a library passes a tree of its own to
             jit; "" where it is `path`.
+        positional: Whether its argument is known to be passed by position only.
         shape: Its shape, dtype and sharding; None for a sharding that is not given.
         donated: Whether it is donated; of an output False.
         moved: Whether a change has placed it elsewhere than the caller's array may be.
@@ -43,6 +44,7 @@ class Leaf:
     donated: bool = False
     moved: bool = False
     user_path: str = ""
+    positional: bool = False
 
     @property
     def name(self) -> str:

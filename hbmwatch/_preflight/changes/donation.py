@@ -77,7 +77,8 @@ def _keyword(leaves: Sequence[Leaf]) -> str:
     first, others = (any(leaf.path.startswith(name) for leaf in leaves) for name in _EQUINOX)
     if first or others:
         return f'equinox.filter_jit(step, donate="{"all" if first else "all-except-first"}")'
-    return f"jax.jit(step, {donate_keyword([leaf.path for leaf in leaves])})"
+    nameless = any(leaf.positional for leaf in leaves)
+    return f"jax.jit(step, {donate_keyword([leaf.path for leaf in leaves], nameless)})"
 
 
 def _roots(call: Call, chosen: Iterable[int]) -> str:

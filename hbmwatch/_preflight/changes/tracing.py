@@ -62,7 +62,13 @@ def _arguments(avals: Sequence[Any], call: CallInfo, shardings: Sequence[Any]) -
     infos, given = call.arguments, iter(shardings)
     by_leaf = [next(given, None) if info.used else None for info in infos]
     return tuple(
-        Leaf(info.path, typed(aval, _known(sharding)), info.donated, user_path=info.user_path)
+        Leaf(
+            info.path,
+            typed(aval, _known(sharding)),
+            info.donated,
+            user_path=info.user_path,
+            positional=info.positional,
+        )
         for info, aval, sharding in zip(infos, avals, by_leaf, strict=True)
     )
 
