@@ -145,8 +145,16 @@ class PeakBuffers:
         """Whether a buffer is temporary; a loop may fill one in the memory of a later output."""
         if live.op.kind != "output" or live.loop_buffer is None:
             return live.op.kind == "temporary"
-        form = (live.dims, live.element_type)
-        return all((result.dims, result.element_type) != form for result in self.graph.results)
+        return not self.is_result(live)
+
+    def is_result(self, live: LiveBuffer) -> bool:
+        """Whether a buffer is a result: temporaries may be in the memory of a later output."""
+        return live.op.kind == "output" and (live.dims, live.element_type) in self._results
+
+    @functools.cached_property
+    def _results(self) -> frozenset[tuple[tuple[int, ...], int]]:
+        """The dimensions and element types of the results."""
+        return frozenset((result.dims, result.element_type) for result in self.graph.results)
 
     def _is_saved(self, live: LiveBuffer) -> bool:
         """Whether the forward pass made a temporary and the backward pass reads it."""

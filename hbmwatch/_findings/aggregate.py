@@ -80,7 +80,7 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
     Pieces do not make arguments and results smaller, and nobody maps over what a private function
     of a library makes, such as the rows of a sparse product.
     """
-    kinds = {live.op.kind for live in largest}
+    kinds = {_kind(facts, live) for live in largest}
     changes = []
     if scales:
         trains = is_training_batch(facts)
@@ -101,6 +101,12 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
         changes.append("use a narrower dtype")
     text = either(changes)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _kind(facts: ProgramFacts, live: LiveBuffer) -> str:
+    """The kind of a buffer; what only uses the memory of an output is temporary."""
+    is_output = live.op.kind == "output"
+    return "temporary" if is_output and not facts.buffers.is_result(live) else live.op.kind
 
 
 def _rows(facts: ProgramFacts, largest: Sequence[LiveBuffer]) -> str:
@@ -135,7 +141,7 @@ def _describe_peak(
         return f"{which}: {batch}", evidence
     first, count = largest[0], len(largest)
     share = round(100 * all_bytes(largest) / facts.peak_bytes)
-    kind = "argument" if first.op.kind == "parameter" else first.op.kind
+    kind = "argument" if first.op.kind == "parameter" else _kind(facts, first)
     equal = plural(count, f"equal {kind}")
     subject = f"A single {kind} accounts" if count == 1 else f"{equal} account"
     shape = first.op.shape.partition("{")[0]
@@ -171,7 +177,7 @@ def _largest_group(facts: ProgramFacts, others: Sequence[Finding]) -> list[LiveB
     groups: dict[object, list[LiveBuffer]] = {}
     for live in facts.live:
         if live.op.instruction in names:
-            key = (live.op.kind, live.element_type, live.dims)
+            key = (_kind(facts, live), live.element_type, live.dims)
             groups.setdefault(key, []).append(live)
     return max(groups.values(), key=all_bytes, default=[])
 

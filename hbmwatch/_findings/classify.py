@@ -244,7 +244,8 @@ def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
     """The finding on all buffers of one slug."""
     buffers = [live for candidate in found for live in candidate.buffers]
     at = advice.line_for(found) if advice.line_for else at_line(buffers)
-    freed = [live for live in buffers if not _is_kept(advice, live)]
+    facts = found[0].facts
+    freed = [live for live in buffers if not _is_kept(advice, facts, live)]
     kept = all_bytes(buffers) - all_bytes(freed)
     of_results = 2 * kept > all_bytes(buffers)
     freed = buffers if of_results else freed
@@ -252,15 +253,15 @@ def _finding(advice: BufferAdvice, found: Sequence[Candidate]) -> Finding:
         title=advice.title.format(at=at),
         evidence=_evidence(advice, found, buffers),
         remedy=(advice.of_results if of_results else _remedy(advice, found, kept))
-        + offered(found[0].facts, advice.slug, buffers),
+        + offered(facts, advice.slug, buffers),
         saves_bytes=advice.freed_for(found) if advice.freed_for else advice.freed_bytes(freed),
         buffers=freed,
     )
 
 
-def _is_kept(advice: BufferAdvice, live: LiveBuffer) -> bool:
+def _is_kept(advice: BufferAdvice, facts: ProgramFacts, live: LiveBuffer) -> bool:
     """Whether a remedy leaves a buffer as large as it is: a result of the program."""
-    return bool(advice.of_results) and live.op.kind == "output"
+    return bool(advice.of_results) and facts.buffers.is_result(live)
 
 
 def _remedy(advice: BufferAdvice, found: Sequence[Candidate], kept: int) -> str:

@@ -65,7 +65,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     wider, stored = dtype_name(_most_bytes(wide)), dtype_name(narrow)
     take = "takes" if len(wide) == 1 else "take"
     return ADVICE.finding(
-        title=f"Compute in {target}: {wider} {_kinds(wide)} in a {stored} program",
+        title=f"Compute in {target}: {wider} {_kinds(facts, wide)} in a {stored} program",
         evidence=f"{plural(len(wide), f'{wider} buffer')} computed{at_lines(wide)} {take} "
         f"{format_size(all_bytes(wide))} at the peak, but most argument bytes are {stored}.",
         remedy=f"Compute in {target}: look for a {wider} constant, a dtype argument or an astype "
@@ -75,12 +75,12 @@ def find(facts: ProgramFacts) -> Finding | None:
     )
 
 
-def _kinds(wide: Sequence[LiveBuffer]) -> str:
+def _kinds(facts: ProgramFacts, wide: Sequence[LiveBuffer]) -> str:
     """What buffers are called: temporaries, outputs, or values where there are both."""
-    kinds = {live.op.kind for live in wide}
-    if len(kinds) > 1:
+    results = {facts.buffers.is_result(live) for live in wide}
+    if len(results) > 1:
         return "values"
-    return "outputs" if kinds == {"output"} else "temporaries"
+    return "outputs" if results == {True} else "temporaries"
 
 
 def _bits(array: Argument | LiveBuffer) -> int:

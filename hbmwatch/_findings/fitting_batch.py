@@ -43,8 +43,9 @@ def has_training_batch(facts: ProgramFacts) -> bool:
 
 
 def batch_paths(facts: ProgramFacts) -> str:
-    """The arguments that have the batch: "x, y"."""
-    return list_some(argument.path for argument in facts.batch.arguments)
+    """The arguments that have the batch, the largest first: "x, y"."""
+    largest = sorted(facts.batch.arguments, key=lambda argument: -argument.size_bytes)
+    return list_some(argument.path for argument in largest)
 
 
 def smaller_batch(facts: ProgramFacts) -> str:

@@ -163,7 +163,8 @@ def _whole(facts: ProgramFacts, gathered: Sequence[Copy]) -> Finding:
     largest = max(gathered, key=lambda copy: copy.live.size_bytes)
     argument = largest.argument
     assert argument is not None
-    paths = list_some(copy.argument.path for copy in gathered if copy.argument is not None)
+    copied = sorted(gathered, key=lambda copy: -copy.live.size_bytes)
+    paths = list_some(copy.argument.path for copy in copied if copy.argument is not None)
     return ADVICE.finding(
         title=f"Keep {argument.path} sharded{at_lines(buffers)}: the compiler all-gathers the full "
         "array on every device",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from hbmwatch._analysis.leaves import Argument
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.text import clean
@@ -65,12 +65,29 @@ def short_paths(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(short))
 
 
-def largest_paths(arguments: Iterable[Argument]) -> list[str]:
-    """The short paths of arguments, that with the most bytes first."""
+class _Leaf(Protocol):
+    """An argument, an output, or what a finding knows of one."""
+
+    @property
+    def path(self) -> str:
+        """Its pytree path."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its bytes on one device."""
+
+
+def largest_paths(leaves: Iterable[_Leaf], short: Callable[[str], str] | None = None) -> list[str]:
+    """The short paths of leaves, that with the most bytes first.
+
+    Args:
+        leaves: The leaves.
+        short: Shortens a path; None: short_paths.
+    """
     sizes: dict[str, int] = {}
-    for argument in arguments:
-        (path,) = short_paths([argument.path])
-        sizes[path] = sizes.get(path, 0) + argument.size_bytes
+    for leaf in leaves:
+        path = short(leaf.path) if short is not None else short_paths([leaf.path])[0]
+        sizes[path] = sizes.get(path, 0) + leaf.size_bytes
     return sorted(sizes, key=lambda path: -sizes[path])
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.fitting_batch import is_training_batch
-from hbmwatch._findings.phrases import SHARDING, list_some, plural, short_paths
+from hbmwatch._findings.phrases import SHARDING, largest_paths, list_some, plural
 from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
@@ -98,7 +98,7 @@ def _leaf(facts: ProgramFacts, path: str, dims: tuple[int, ...], size: int) -> R
     for axis, parts in axes:
         divisible = [i for i, length in enumerate(dims) if length and length % parts == 0]
         if divisible:
-            as_argument = _sharded_like(facts, dims)
+            as_argument = _sharded_like(facts, dims) or _axes_of_weights(facts, dims, parts)
             natural = [i for i in divisible if i in as_argument]
             dimension = min(natural) if natural else max(divisible, key=lambda i: (dims[i], -i))
             over = f"over {axis!r}" if axis else f"over the {parts} devices"
@@ -130,13 +130,31 @@ def _sharded_like(facts: ProgramFacts, dims: tuple[int, ...]) -> set[int]:
     }
 
 
+def _axes_of_weights(facts: ProgramFacts, dims: tuple[int, ...], parts: int) -> set[int]:
+    """The dimension of a leaf that weights of another rank have as a sharded one.
+
+    The heads of a cache [batch, length, heads, features] are those of its projection, [width,
+    heads, features] or [width, heads * features].
+    """
+    ends = {
+        argument.global_dims[i:]
+        for argument in facts.arguments
+        if len(argument.dims) > 1
+        for i, count in enumerate(argument.tiles)
+        if count == parts
+    }
+    found = {i for i in range(1, len(dims) - 1) if dims[i:] in ends}
+    merged = {i for i in range(1, len(dims) - 1) if (math.prod(dims[i:]),) in ends}
+    return found or merged
+
+
 def _leaves_finding(facts: ProgramFacts, leaves: Sequence[ReplicatedLeaf]) -> Finding:
     """The finding on replicated leaves."""
     total = sum(leaf.size_bytes for leaf in leaves)
     temporaries = _made_for_outputs(facts)
     freed = sum(leaf.freed_bytes for leaf in leaves) + sum(temporaries.values())
     rows = [row for leaf in leaves for row in leaf.rows]
-    paths = list_some(short_paths(leaf.path for leaf in leaves))
+    paths = list_some(largest_paths(leaves))
     largest = max(leaves, key=lambda leaf: leaf.size_bytes)
     how = "in_shardings and out_shardings, or device_put before the call"
     only_outputs = all(leaf.is_output for leaf in leaves)

@@ -77,7 +77,8 @@ def is_mapped(candidate: Candidate) -> bool:
 
 def is_drawn_result(candidate: Candidate) -> bool:
     """Whether a vmap of the user draws a result of the program, such as the weights of layers."""
-    return candidate.first.op.kind == "output" and is_mapped(candidate) and is_drawn(candidate)
+    is_result = candidate.facts.buffers.is_result(candidate.first)
+    return is_result and is_mapped(candidate) and is_drawn(candidate)
 
 
 def is_product_of_samples(candidate: Candidate) -> bool:

@@ -34,7 +34,7 @@ def _computed(live: LiveBuffer, facts: ProgramFacts) -> str:
 def _remedy(found: Sequence[Candidate]) -> str:
     """What to change: nothing reduces weights that a scan draws layer by layer."""
     largest = max(found, key=lambda c: c.first.size_bytes)
-    returned = largest.first.op.kind == "output"
+    returned = largest.facts.buffers.is_result(largest.first)
     return RETURNED if returned and is_drawn(largest) else ADVICE.remedy
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Output
 from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import list_some, plural
+from hbmwatch._findings.phrases import largest_paths, list_some, plural
 from hbmwatch._findings.rows import rows_of_outputs
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.report import Finding
@@ -37,7 +37,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     if not zeros:
         return None
     size = format_size(sum(output.size_bytes for output in zeros))
-    paths = list_some(_to_name(output.path) for output in zeros)
+    paths = list_some(largest_paths(zeros, _to_name))
     is_single = len(zeros) == 1
     filled = "has the shape and dtype of an argument, and is"
     if not is_single:

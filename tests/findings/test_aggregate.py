@@ -10,6 +10,8 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings import aggregate, classify, fitting_batch
 from hbmwatch._findings.fitting_batch import fitting_length
 from hbmwatch._findings.rank import find_findings
+from hbmwatch._xla.peak import peak_summary
+from hbmwatch._xla.program import parse_program
 from tests.findings.cases import explain, explained
 from tests.findings.small import limited
 from tests.hlo import F32, MIB, S32, Hlo
@@ -285,3 +287,22 @@ def test_pieces_are_those_of_the_rows_that_a_buffer_begins_with(rows: int, named
     assert aggregate.LEAST_ROWS == 4096
     assert finding is not None
     assert f"in pieces (jax.lax.map over blocks{named})" in finding.remedy
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_temporary_in_the_memory_of_an_output_is_none(returned: bool) -> None:
+    """XLA puts it where an output of the same size is written later: returning less is no help."""
+    hlo = Hlo()
+    x = hlo.parameter(7, path="x")
+    made = hlo.add("sort", x, dims=(2048, 512), name="jit(f)/sort")
+    output = hlo.add("reshape", made, dims=(1024, 1024))
+    proto = hlo.program(outputs=(made,)).proto
+    if not returned:
+        proto.hlo_module.computations[0].root_id = output
+    program = parse_program(proto.SerializeToString(), "jit_f(1)")
+    facts = ProgramFacts(program, peak_summary(program), limited(2, 4))
+    (finding,) = find_findings(facts)
+
+    kind, change = ("output", "Return less") if returned else ("temporary", "Compute")
+    assert finding.title == f"A single {kind} accounts for 100% of the peak: f32[2048,512]"
+    assert finding.remedy.startswith(change)

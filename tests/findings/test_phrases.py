@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings.phrases import either, top_lines
+from hbmwatch._findings.phrases import either, largest_paths, top_lines
 from tests.hlo import Hlo
 
 
@@ -45,3 +45,15 @@ def test_the_line_of_the_forward_pass_is_named(rows: int, line: str) -> None:
 def test_choices_are_joined(choices: list[str], text: str) -> None:
     """As a sentence lists them."""
     assert either(choices) == text
+
+
+def test_leaves_of_one_path_count_together() -> None:
+    """The largest first; of equal ones, the first."""
+    hlo = Hlo()
+    sizes = {"a['x']": 1, "b['x'][0]": 2, "b['x'][1]": 2, "c": 3, "d": 3}
+    for path, size in sizes.items():
+        hlo.parameter(size, 512, path=path)
+    arguments = hlo.facts().arguments
+
+    assert largest_paths(arguments) == ["b['x']", "c", "d", "a['x']"]
+    assert largest_paths(arguments, lambda path: path[0]) == ["b", "c", "d", "a"]

@@ -103,6 +103,38 @@ def test_a_replicated_batch_is_a_mistake_along_a_data_axis(
     assert replicated_batch(batch(axes, sharded)) == expected
 
 
+def test_the_largest_leaves_are_named_first() -> None:
+    """They are what has to be sharded; the others are counted."""
+    finding = replication.find(weights(1024, 1025, 8192, 1024, 4096))
+
+    assert finding is not None
+    assert finding.title == "Shard w2, w4, w1 and 2 more: fully replicated on all 4 devices"
+
+
+@pytest.mark.parametrize(
+    ("weight", "parts", "how"),
+    [
+        ((512, 8, 128), (1, 4, 1), "dimension 2 (8) can be sharded over 'data', as an argument is"),
+        ((512, 1024), (1, 4), "dimension 2 (8) can be sharded over 'data', as an argument is"),
+        ((512, 1024), (4, 1), "dimension 1 (4096) can be sharded over 'data'"),
+        ((512, 8, 64), (1, 4, 1), "dimension 1 (4096) can be sharded over 'data'"),
+    ],
+    ids=["heads", "heads and features in one", "another dimension", "other features"],
+)
+def test_a_cache_is_sharded_by_heads_where_its_weights_are(
+    weight: tuple[int, ...], parts: tuple[int, ...], how: str
+) -> None:
+    """Else along the largest dimension, the sequence."""
+    hlo = Hlo()
+    hlo.parameter(*(size // n for size, n in zip(weight, parts, strict=True)), path="w['k']")
+    hlo.parameter(4, 4096, 8, 128, path="cache['k']")
+    hlo.add("negate", dims=(1,))
+    shardings = [tiled(*parts), REPLICATED]
+    (leaf,) = replicated_leaves(hlo.facts(call=MESH, spmd_parameters_shardings=shardings))
+
+    assert leaf.how == how
+
+
 @pytest.mark.parametrize(
     ("sharded", "dims", "how"),
     [
