@@ -102,7 +102,8 @@ class Search:
         found: list[Tried] = []
         if self._is_hopeless(before, change):
             return found
-        edits = change.edits(before.call, before.facts, Asked(until=self._tries.until))
+        asked = Asked(limit_bytes=before.fit.limit_bytes, until=self._tries.until)
+        edits = change.edits(before.call, before.facts, asked)
         edit = self._next(change, edits, None)
         while edit is not None:
             verdict = None

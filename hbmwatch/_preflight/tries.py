@@ -20,6 +20,7 @@ from hbmwatch._records.message import OomMessage
 from hbmwatch._report.report import OomReport
 
 _log = logging.getLogger("hbmwatch")
+_NO_LOWER = "by an estimate from shapes, the step needs no less memory with it"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,13 +107,15 @@ class Tries:
         What the user's code, or JAX, raises on the way is an error of the verdict.
 
         Raises:
-            NothingToChange: The call does not allow it.
+            NothingToChange: The call does not allow it, or it is not worth a compile.
         """
         facts: ProgramFacts | None = None
         call = before.call
         try:
             for _, edit in more:
                 call = edit.on(call)
+            if not more[-1][1].is_worth_a_compile(before.call, call):
+                raise NothingToChange(_NO_LOWER)
             fit, facts = self.compile(call, "assigned")
         except NothingToChange:
             raise

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import functools
 import pickle
+import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from hbmwatch import Fit
 from hbmwatch._preflight.changes.call import Call, NothingToChange
 from hbmwatch._preflight.changes.change import Asked
 from hbmwatch._preflight.changes.checkpoint import CHECKPOINT
 from hbmwatch._preflight.changes.tracing import call_of
+from hbmwatch._preflight.targets import target_of
+from hbmwatch._preflight.tries import Tried, Tries
+from hbmwatch._records.message import OomMessage
+from hbmwatch._report.report import OomReport
 
 S = jax.ShapeDtypeStruct
 WEIGHTS = [S((16, 16), jnp.float32)] * 6
@@ -99,3 +105,57 @@ def test_a_step_of_equinox_gets_the_checkpoint_by_shapes() -> None:
     after = next(CHECKPOINT.edits(before, None, Asked())).on(before)
 
     assert temporaries(after) < temporaries(before)
+
+
+def verdict(peak_bytes: int) -> Fit:
+    """A verdict on a changed step that does not fit."""
+    report = OomReport(message=OomMessage(""))
+    return Fit(False, peak_bytes, peak_bytes, 1 << 20, "v5e", "assigned", report)
+
+
+def inner(h: Any, w: Any) -> Any:
+    """A part of a block, which saves less than the whole block."""
+    return jnp.tanh(jnp.exp(-jnp.sin(h @ w)))
+
+
+def block(h: Any, w: Any) -> Any:
+    """A block with a part that can have a checkpoint of its own."""
+    return jnp.cos(jnp.exp(-jnp.sin(inner(h, w)))) + h
+
+
+@pytest.mark.parametrize(
+    ("over_mib", "tried"), [(1, ["block", "inner"]), (8, ["block"])], ids=["near", "far"]
+)
+def test_a_place_that_saves_too_little_is_not_tried(over_mib: int, tried: list[str]) -> None:
+    """After the measured peak of another place, the estimates of both say how far it can fall."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = block(x, w)
+        return jnp.mean(x**2)
+
+    edits = CHECKPOINT.edits(
+        call_of(jax.grad(loss), (WEIGHTS, X), {}, "cpu"), None, Asked(limit_bytes=1 << 20)
+    )
+    found = [next(edits)]
+    while True:
+        try:
+            found.append(edits.send(verdict(over_mib << 20)))
+        except StopIteration:
+            break
+
+    assert [edit.what.split()[2].rstrip(",") for edit in found] == tried
+
+
+def test_a_checkpoint_that_keeps_as_much_is_not_compiled() -> None:
+    """The plan asks for no verdict on it, and says why."""
+    before = call()
+    edit = next(CHECKPOINT.edits(before, None, Asked()))
+    target = target_of(before.lowered)
+    tries = Tries(target, time.monotonic() + 600, 600, 1 << 20)
+    already = Tried(edit.on(before), (), verdict(1 << 20), None)
+
+    assert edit.is_worth_a_compile(before, edit.on(before))
+    with pytest.raises(NothingToChange, match="needs no less memory with it"):
+        tries.attempt(already, (CHECKPOINT, edit))
+    assert tries.done == []

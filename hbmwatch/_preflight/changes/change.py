@@ -47,6 +47,10 @@ class Edit:
         """
         raise NotImplementedError
 
+    def is_worth_a_compile(self, before: Call, after: Call) -> bool:
+        """Whether the call with the change may need less memory than the one without it."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -56,11 +60,13 @@ class Asked:
         paths: The arguments to change, by the first part of their pytree paths; empty: those that
             the figures of the program advise.
         axis: The axis of the mesh to shard over; None: all that are free.
+        limit_bytes: What the device has, where a change that is far from it need not be tried.
         until: When to stop looking for edits, by time.monotonic().
     """
 
     paths: tuple[str, ...] = ()
     axis: str | None = None
+    limit_bytes: int | None = None
     until: float = math.inf
 
     def chosen(self, call: Call) -> set[int]:

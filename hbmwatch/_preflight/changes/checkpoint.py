@@ -9,7 +9,12 @@ from hbmwatch._jax.checkpointing import NotRepeatable
 from hbmwatch._jax.placed_checkpoints import Placement, candidates, placed
 from hbmwatch._preflight.changes.call import Call, NothingToChange
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 
+# A place is not compiled if, by its estimate, the peak remains this many times the limit.
+_FAR = 2
+# By how much the estimated peak of a program has to fall.
+_LEAST_GAIN = 0.03
 _NOT_THE_STEP = "an earlier change rewrote the program, so it cannot be differentiated again"
 
 
@@ -37,6 +42,14 @@ class Checkpoint(Edit):
             return new
         return call.changed(jaxpr=new.jaxpr, constants=new.constants, given=new.given)
 
+    def is_worth_a_compile(self, before: Call, after: Call) -> bool:
+        """Whether one of two estimates of the peak falls."""
+        return any(
+            estimated_peak_bytes(after.jaxpr, fused=fused)
+            <= (1 - _LEAST_GAIN) * estimated_peak_bytes(before.jaxpr, fused=fused)
+            for fused in (False, True)
+        )
+
 
 def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     """The places that save most, by an estimate from shapes, the ungrouped first."""
@@ -49,13 +62,21 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
             "called is in a jax.checkpoint already; if a Python loop repeats a layer, move its "
             "body into a function, so that plan can try it"
         )
+    lowest: tuple[int, int] | None = None  # a measured peak, and what its place was to save
     for placement in found:
-        yield Checkpoint(
+        if lowest is not None and asked.limit_bytes is not None:
+            peak_bytes, saved_bytes = lowest
+            if peak_bytes + saved_bytes - placement.saves_bytes > _FAR * asked.limit_bytes:
+                continue
+        fit = yield Checkpoint(
             what=placement.what,
             code=placement.code,
             where=(placement.where,),
             placement=placement,
         )
+        if fit is not None and fit.peak_bytes is not None:
+            measured = fit.peak_bytes, placement.saves_bytes
+            lowest = measured if lowest is None else min(lowest, measured)
 
 
 CHECKPOINT = Change(

@@ -13,7 +13,10 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.donation import donate_keyword, undonated
 from hbmwatch._preflight.changes.call import Call, Leaf, NothingToChange, names, path_keys, type_of
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
+from hbmwatch._records.sizes import format_size
 
+# What is donated has to be this share of the peak, unless the step then fits by it.
+_LEAST_GAIN = 0.03
 # Arguments with a smaller part of the bytes of all are not worth a try of their own.
 _LEAST_PART = 100
 # What equinox.filter_jit calls the arrays that it does not donate.
@@ -50,9 +53,14 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     pairs = undonated(facts) if facts is not None else []
     advised = {argument.leaf.path for argument, _ in pairs if argument.leaf is not None}
     updated = {i for i, leaf in enumerate(call.arguments) if leaf.path in advised}
+    others = _returned(call) - updated
+    freed = sum(call.arguments[i].nbytes for i in updated | others)
+    if (updated or others) and _is_too_little(freed, facts, asked.limit_bytes):
+        raise NothingToChange(
+            f"what the step could donate, {format_size(freed)}, is too little to make it fit"
+        )
     if updated:
         yield _edit(call, updated)
-    others = _returned(call) - updated
     least = sum(leaf.nbytes for leaf in call.arguments) // _LEAST_PART
     if others and sum(call.arguments[i].nbytes for i in others) >= least:
         yield _edit(call, updated | others, others)
@@ -60,6 +68,13 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         raise NothingToChange(
             "nothing to donate: the step updates and returns no undonated argument"
         )
+
+
+def _is_too_little(freed: int, facts: ProgramFacts | None, limit: int | None) -> bool:
+    """Whether the step needs nearly as much without the old values."""
+    if facts is None or limit is None:
+        return False
+    return freed < _LEAST_GAIN * facts.peak_bytes and facts.peak_bytes - freed > limit
 
 
 def _edit(call: Call, chosen: Iterable[int], unsure: Collection[int] = ()) -> Donate:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from hbmwatch._preflight.changes.change import NO_TIME, Asked, Change, Edit, Edi
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.sources import first_line_of
 from hbmwatch._preflight.pieces import Refused, Rewritten, Seed, rewrite, seeds
+from hbmwatch._preflight.verdicts import Fit
 
 COUNTS = (4, 16, 64, 256, 1024)
 # How many cuts are rewritten for each number of pieces, and how many of them are compiled.
@@ -23,6 +24,10 @@ _MOST_SEEDS = 20
 _MOST_COMPILES = 2
 # More pieces are tried only while each step gains this share of the peak.
 LEAST_GAIN = 0.03
+# A cut is as good as any if its estimate is near this many times what n pieces can reach.
+_NEARLY_BEST = 1.25
+# By the estimate, so far above the limit that more pieces are tried at once.
+_FAR = 1.5
 _MOST_CPU_S = 8.0
 _TILE_ROWS = 8
 TOGETHER = {True: "add up the sums of the pieces", False: "put the results together"}
@@ -74,31 +79,44 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         raise NothingToChange(str(refused)) from refused
     lowest: int | None = facts.peak_bytes if facts is not None else None
     refusals: list[str] = []
-    found: list[InPieces] = []
+    found: list[tuple[float, InPieces]] = []
+    far: list[tuple[float, InPieces]] = []
+    too_few = 1  # so many pieces are too few
     for count in COUNTS:
-        best = [edit.seed for edit in found]
+        best = [edit.seed for _, edit in found]
         order = sorted(cuts, key=lambda seed: best.index(seed) if seed in best else len(best))
         found = _ranked(call, order, count, strided, refusals, asked.until)
         if not found and count == COUNTS[0]:
             raise NothingToChange(refusals[0] if refusals else "no dimension can be cut")
+        if found and count < COUNTS[-1] and _is_far(found[0][0], facts, asked.limit_bytes):
+            far = found
+            continue
+        found, far = found or far, []
         peaks: list[int] = []
-        for edit in found[:_MOST_COMPILES]:
+        for _, edit in found[:_MOST_COMPILES]:
             fit = yield edit
             if fit is not None and fit.fits:
-                yield from _fewer(edit)
+                yield from _fewer(edit, too_few)
                 return
             if fit is not None and fit.peak_bytes is not None:
                 peaks.append(fit.peak_bytes)
         if lowest is not None and (not peaks or min(peaks) > (1 - LEAST_GAIN) * lowest):
             return
-        lowest = min(peaks, default=lowest)
+        lowest, too_few = min(peaks, default=lowest), count
 
 
-def _fewer(edit: InPieces) -> Iterator[InPieces]:
-    """Half as many pieces, because the numbers that are tried are four times apart."""
-    half = edit.pieces // 2
-    if half > 1:
-        yield edit.in_pieces(half)
+def _fewer(edit: InPieces, too_few: int) -> Generator[InPieces, Fit | None]:
+    """Half as many pieces, as long as they fit and are not known to be too few."""
+    while edit.pieces // 2 > too_few:
+        edit = edit.in_pieces(edit.pieces // 2)
+        fit = yield edit
+        if fit is None or not fit.fits:
+            return
+
+
+def _is_far(share: float, facts: ProgramFacts | None, limit: int | None) -> bool:
+    """Whether this share of the measured peak is still far more than the limit."""
+    return facts is not None and limit is not None and share * facts.peak_bytes > _FAR * limit
 
 
 def _ranked(
@@ -108,10 +126,14 @@ def _ranked(
     strided: bool,
     refusals: list[str],
     until: float = math.inf,
-) -> list[InPieces]:
-    """The cuts into so many pieces that seem to need the least memory, the best first."""
+) -> list[tuple[float, InPieces]]:
+    """The cuts into so many pieces that seem to need the least memory, the best first.
+
+    With each comes its estimate, as a share of that of the whole program.
+    """
     most_cpu_s = time.process_time() + _MOST_CPU_S
-    whole = estimated_peak_bytes(call.jaxpr)
+    whole = max(1, estimated_peak_bytes(call.jaxpr))
+    kept = sum(leaf.nbytes for leaf in (*call.arguments, *call.outputs))
     found: list[tuple[int, int, InPieces]] = []
     seen: set[tuple[Any, ...]] = set()
     same: set[tuple[int, int]] = set()
@@ -138,7 +160,10 @@ def _ranked(
                 seen.add(alike)
                 edit = _edit(call, seed, rewritten, strided, remakes=bool(remakes))
                 found.append((peak, number, edit))
-    return [edit for _, _, edit in sorted(found, key=lambda each: each[:2])]
+        least = kept + max(0, whole - kept) // ways[0].pieces
+        if found and ways[0].stages == 1 and found[-1][0] <= _NEARLY_BEST * least:
+            break
+    return [(peak / whole, edit) for peak, _, edit in sorted(found, key=lambda each: each[:2])]
 
 
 def _ways(call: Call, seed: Seed, pieces: int, strided: bool) -> list[Rewritten]:

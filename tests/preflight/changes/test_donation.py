@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from hbmwatch._preflight.changes import BY_NAME
+from hbmwatch._preflight.changes.call import NothingToChange
+from hbmwatch._preflight.changes.change import Asked
 from hbmwatch._preflight.changes.tracing import call_of
-from tests.preflight.changes.steps import first_edit
+from hbmwatch._preflight.targets import target_of
+from hbmwatch._preflight.tries import Tries
+from tests.preflight.changes.steps import arguments, first_edit, shapes, train_step
 
-X = jax.ShapeDtypeStruct((4096, 64), jnp.float32)
+F32 = jnp.float32
+X = jax.ShapeDtypeStruct((4096, 64), F32)
 
 
 def test_a_tree_that_is_returned_is_donated_on_a_condition() -> None:
@@ -49,3 +56,21 @@ def test_arguments_have_the_names_of_the_user() -> None:
     assert edit.what.startswith("donating model.layers[0].weight, model.layers[0].bias and ")
     assert edit.code.startswith('equinox.filter_jit(step, donate="all-except-first"), and use')
     assert pairs["model.layers[1].weight"].endswith(".layers[1].weight")
+
+
+@pytest.mark.slow
+def test_a_donation_that_cannot_be_enough_is_not_tried() -> None:
+    """The state is 384 KiB of 66 MiB; it is donated if the step is over the limit by less."""
+    state, _ = shapes(arguments())
+    call = call_of(jax.jit(train_step), (state, jax.ShapeDtypeStruct((4096, 128), F32)), {}, None)
+    _, facts = Tries(target_of(call.lowered), time.monotonic() + 600, 600, 1).compile(
+        call, "assigned"
+    )
+    assert facts is not None
+
+    def first(limit_bytes: int) -> Any:
+        return next(BY_NAME["donation"].edits(call, facts, Asked(limit_bytes=limit_bytes)))
+
+    assert first(facts.peak_bytes - 1).what.startswith("donating state['params']")
+    with pytest.raises(NothingToChange, match=r"^what the step could donate, 384 KiB, is too"):
+        first(facts.peak_bytes // 2)

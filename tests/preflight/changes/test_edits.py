@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -13,6 +14,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from hbmwatch import Fit
 from hbmwatch._preflight import pieces
 from hbmwatch._preflight.applied import apply
 from hbmwatch._preflight.changes import BY_NAME, in_pieces
@@ -23,6 +25,8 @@ from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 from hbmwatch._preflight.changes.state import state_of
 from hbmwatch._preflight.changes.tracing import call_of
 from hbmwatch._preflight.planning import least_bytes
+from hbmwatch._records.message import OomMessage
+from hbmwatch._report.report import OomReport
 from tests.preflight.changes.steps import (
     arguments,
     differences,
@@ -34,6 +38,7 @@ from tests.preflight.changes.steps import (
 
 HAS_HOST_MEMORY = jax.__version_info__ >= (0, 7)
 F32 = jnp.float32
+MIB = 2**20
 X = jax.ShapeDtypeStruct((4096, 64), F32)
 
 
@@ -113,13 +118,50 @@ def test_the_same_cut_is_made_once_for_each_number_of_pieces() -> None:
     call = call_of(jax.jit(two_products), (X,), {}, None)
     cuts = [(seed.primitive, seed.size) for seed in pieces.seeds(call.jaxpr)]
 
-    with mock.patch.object(in_pieces, "rewrite", wraps=pieces.rewrite) as rewritten:
+    with (
+        mock.patch.object(in_pieces, "rewrite", wraps=pieces.rewrite) as rewritten,
+        mock.patch.object(in_pieces, "_NEARLY_BEST", 0),
+    ):
         next(BY_NAME["pieces"].edits(call, None, Asked()))
     made = [(each.args[1].primitive, each.args[1].size) for each in rewritten.call_args_list]
 
     product, argument = "dot_general", None
     assert made == [(product, 4096), (product, 512), (product, 8), (argument, 64)]
     assert set(cuts) == {*made, (argument, 4096)}
+
+
+def cuts_made(step: Any, x: Any) -> int:
+    """How many cuts are made until the first is proposed."""
+    call = call_of(jax.jit(step), (x,), {}, None)
+    with mock.patch.object(in_pieces, "rewrite", wraps=pieces.rewrite) as rewritten:
+        next(BY_NAME["pieces"].edits(call, None, Asked()))
+    return int(rewritten.call_count)
+
+
+def test_no_other_cut_is_made_where_one_leaves_nothing_whole() -> None:
+    """A cut of the batch is enough; of all pairs, a cut of the rows leaves the columns' maxima."""
+
+    def pairs(x: Any) -> Any:
+        scores = x @ x.T
+        return jnp.tanh(scores - scores.max(1, keepdims=True) - scores.max(0))
+
+    assert cuts_made(two_products, X) == 1
+    assert cuts_made(pairs, X) > 1
+
+
+def test_too_few_pieces_are_left_out_at_first() -> None:
+    """By the estimate of the first cut; then half as many are tried, as long as they fit."""
+    call = call_of(jax.jit(two_products), (X,), {}, None)
+    facts: Any = SimpleNamespace(peak_bytes=60 * MIB)
+    edits = BY_NAME["pieces"].edits(call, facts, Asked(limit_bytes=10 * MIB))
+    report = OomReport(message=OomMessage(""))
+    fit = Fit(True, 8 * MIB, 8 * MIB, 10 * MIB, "v5e", "assigned", report)
+
+    tried: list[Any] = [next(edits), *(edits.send(fit) for _ in range(3))]
+
+    assert [edit.pieces for edit in tried] == [16, 8, 4, 2]
+    with pytest.raises(StopIteration):
+        edits.send(fit)
 
 
 def test_a_narrow_value_that_each_piece_makes_whole_keeps_its_dtype() -> None:
