@@ -29,6 +29,9 @@ _NEARLY_BEST = 1.25
 # By the estimate, so far above the limit that more pieces are tried at once.
 _FAR = 1.5
 _MOST_CPU_S = 8.0
+# Values of which part of the largest one are made again in each loop: first few, then more. A TPU
+# pads a value with a short last dimension to up to 128 times its size.
+_REMADE = (8, 128)
 _TILE_ROWS = 8
 TOGETHER = {True: "add up the sums of the pieces", False: "put the results together"}
 
@@ -44,7 +47,7 @@ class InPieces(Edit):
     strided: bool
     along: str
     adds: bool
-    remakes: bool = False
+    remakes: int = 0
 
     def in_pieces(self, pieces: int) -> InPieces:
         """The same cut into another number of pieces."""
@@ -59,9 +62,7 @@ class InPieces(Edit):
         return call.rewritten(found.jaxpr)
 
 
-def _rewritten(
-    call: Call, seed: Seed, pieces: int, strided: bool, remakes: bool = False
-) -> Rewritten:
+def _rewritten(call: Call, seed: Seed, pieces: int, strided: bool, remakes: int = 0) -> Rewritten:
     """The program in pieces.
 
     Raises:
@@ -93,7 +94,8 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
             continue
         found, far = found or far, []
         peaks: list[int] = []
-        for _, edit in found[:_MOST_COMPILES]:
+        more = _with_more_remade(call, found[0]) if found else []
+        for _, edit in [*found[:1], *more, *found[1:_MOST_COMPILES]]:
             fit = yield edit
             if fit is not None and fit.fits:
                 yield from _fewer(edit, too_few)
@@ -153,12 +155,12 @@ def _ranked(
             continue
         # In one loop over the pieces, all values that are cut with the seed make the same cut.
         same |= ways[0].cut if ways[0].stages == 1 else set()
-        for remakes, rewritten in enumerate(ways):
+        for remakes, rewritten in zip((0, _REMADE[0]), ways, strict=False):
             peak = estimated_peak_bytes(rewritten.jaxpr)
             alike = (peak, rewritten.stages, rewritten.in_pieces_bytes, rewritten.arguments)
             if (rewritten.in_pieces_bytes or peak < whole) and alike not in seen:
                 seen.add(alike)
-                edit = _edit(call, seed, rewritten, strided, remakes=bool(remakes))
+                edit = _edit(call, seed, rewritten, strided, remakes)
                 found.append((peak, number, edit))
         least = kept + max(0, whole - kept) // ways[0].pieces
         if found and ways[0].stages == 1 and found[-1][0] <= _NEARLY_BEST * least:
@@ -175,7 +177,7 @@ def _ways(call: Call, seed: Seed, pieces: int, strided: bool) -> list[Rewritten]
     made = _rewritten(call, seed, pieces, strided)
     if made.stages > 1:
         with contextlib.suppress(Refused):
-            return [made, _rewritten(call, seed, pieces, strided, remakes=True)]
+            return [made, _rewritten(call, seed, pieces, strided, _REMADE[0])]
     return [made]
 
 
@@ -189,7 +191,23 @@ def even_pieces(size: int, count: int) -> int:
     return next(tiled, even[0] if even else min(count, size))
 
 
-def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool, remakes: bool) -> InPieces:
+def _with_more_remade(call: Call, best: tuple[float, InPieces]) -> list[tuple[float, InPieces]]:
+    """The cut that makes large values again in each loop, with smaller ones made again too."""
+    share, edit = best
+    if edit.remakes != _REMADE[0]:
+        return []
+    more = dataclasses.replace(
+        edit, remakes=_REMADE[1], **_counted(edit.along, edit.pieces, edit.adds, _REMADE[1])
+    )
+    try:
+        peak = estimated_peak_bytes(more.on(call).jaxpr)
+    except NothingToChange:
+        return []
+    least = (1 - LEAST_GAIN) * share * estimated_peak_bytes(call.jaxpr)
+    return [(share, more)] if peak <= least else []
+
+
+def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool, remakes: int) -> InPieces:
     """The edit; it is described by the arguments that are cut, or else by the value."""
     first = len(call.constants)
     where = first_line_of(call.jaxpr, seed.primitive, seed.nbytes)
@@ -210,11 +228,13 @@ def _edit(call: Call, seed: Seed, rewritten: Rewritten, strided: bool, remakes: 
     )
 
 
-def _counted(along: str, pieces: int, adds: bool, remakes: bool) -> dict[str, Any]:
+def _counted(along: str, pieces: int, adds: bool, remakes: int) -> dict[str, Any]:
     """What says how many pieces there are."""
-    again = "; in each loop, compute the large values again that it needs" if remakes else ""
+    values = "large values" if remakes == _REMADE[0] else "large and medium values"
+    again = f"; in each loop, compute the {values} again that it needs" if remakes else ""
+    made = f", {values} made again in each loop" if remakes else ""
     return {
-        "what": f"{pieces} pieces along {along}" + (", made again in each loop" * remakes),
+        "what": f"{pieces} pieces along {along}" + made,
         "code": f"compute in {pieces} pieces along {along}, one after another (jax.lax.scan or "
         f"jax.lax.map), and {TOGETHER[adds]}{again}",
         "cost": pieces,

@@ -53,7 +53,7 @@ def rewrite(
     *,
     strided: bool = False,
     donated: Collection[int] = (),
-    remakes: bool = False,
+    remakes: int = 0,
 ) -> Rewritten:
     """The program in `n` pieces along the dimension of a seed.
 
@@ -64,8 +64,9 @@ def rewrite(
         strided: Take every n-th element, not n blocks. A sharded dimension needs it: a block would
             lie on one device.
         donated: The flat arguments that are donated.
-        remakes: Whether a large value that several loops need is made in each of them, and never
-            kept whole: less memory for more work.
+        remakes: A value that several loops need and that is at least this part of the largest one
+            (8: an eighth) is made in each of them, and never kept whole: less memory for more
+            work. 0 makes none again.
 
     Raises:
         Refused: The program cannot run in these pieces.
@@ -103,7 +104,7 @@ def rewrite(
 
 
 def _analyzed(
-    program: Program, bodies: Nested, grid: Grid, seed: Seed, split: Split, remakes: bool
+    program: Program, bodies: Nested, grid: Grid, seed: Seed, split: Split, remakes: int
 ) -> tuple[Analysis, Schedule]:
     """Go through the program until what is wanted in pieces is made in pieces."""
     value = next(value for value in program.values if value.index == seed.value)

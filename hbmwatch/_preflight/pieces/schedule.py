@@ -17,8 +17,6 @@ Key = tuple[Value, State]
 Known = dict[Key, Any]
 # The place of what is needed whole: before the loops, not in one of them.
 _BEFORE = -1
-# A value that is at least this part of the largest one is made once more, if asked.
-_LARGE_PART = 8
 # All loops together do at most so many times the equations of the program.
 _MOST_WORK = 4
 
@@ -94,22 +92,21 @@ class Schedule:
         cuts: Whole values that are taken in pieces, and how.
     """
 
-    def __init__(
-        self, analysis: Analysis, outputs: Iterable[Key], *, remakes: bool = False
-    ) -> None:
+    def __init__(self, analysis: Analysis, outputs: Iterable[Key], *, remakes: int = 0) -> None:
         """Find the steps.
 
         Args:
             analysis: What is known of the values.
             outputs: What is needed.
-            remakes: Make large values once more in later stages, in place of keeping them whole.
+            remakes: Make values once more in later stages, in place of keeping them whole, if they
+                are at least this part of the largest one (8: an eighth); 0 makes none.
 
         Raises:
             Refused: That would be too much work.
         """
         self._analysis = analysis
         sizes = [value.nbytes for value in analysis.program.values]
-        self._least_remade = max(sizes, default=0) // _LARGE_PART if remakes else None
+        self._least_remade = max(sizes, default=0) // remakes if remakes else None
         self._added: set[tuple[Node, int]] = set()
         self._needed: dict[Value, dict[tuple[State, int], None]] = {}
         self._used_whole: set[Value] = set()

@@ -30,6 +30,7 @@ class Cut:
     n: int
     strided: bool
     donates: bool = False
+    remakes: int = 0
 
 
 def flat(args: Any) -> list[Any]:
@@ -60,7 +61,9 @@ def outcome_of(closed: Any, values: list[Any], expected: list[Any], cut: Cut) ->
     """How the program runs in the pieces of one cut. It fails where the values differ."""
     donated = range(len(values)) if cut.donates else ()
     try:
-        rewritten = pieces.rewrite(closed, cut.seed, cut.n, strided=cut.strided, donated=donated)
+        rewritten = pieces.rewrite(
+            closed, cut.seed, cut.n, strided=cut.strided, donated=donated, remakes=cut.remakes
+        )
     except pieces.Refused:
         return "refused"
     actual = evaluate(rewritten.jaxpr, values)
@@ -78,7 +81,8 @@ def cuts_of(closed: Any, first: int, n: int) -> list[Cut]:
     for k in range(min(CUTS, len(seeds))):
         seed = seeds[(first + k * 7) % len(seeds)]
         count = min(n + k % 2, seed.size)
-        cuts.append(Cut(seed, count, k % 3 == 2 and seed.size % count == 0, k % 4 > 1))
+        strided = k % 3 == 2 and seed.size % count == 0
+        cuts.append(Cut(seed, count, strided, k % 4 > 1, (0, 8, 128)[k % 5 % 3]))
     return cuts
 
 

@@ -141,6 +141,30 @@ def jacobian() -> Step:
     return step, (normal(6, 6), normal(4, 6))
 
 
+def graph_attention() -> Step:
+    """A softmax over the edges that end in each node: maxima and sums over segments."""
+    nodes, edges, heads = 12, 48, 2
+
+    def attend(p: Any, x: Any, senders: Any, receivers: Any) -> Any:
+        z = (x @ p["w"]).reshape(nodes, heads, -1)
+        scores = jax.nn.leaky_relu((z * p["a"]).sum(-1)[senders] + (z * p["b"]).sum(-1)[receivers])
+        most = jax.ops.segment_max(scores, receivers, nodes)
+        parts = jnp.exp(scores - lax.stop_gradient(most)[receivers])
+        sums = jax.ops.segment_sum(parts, receivers, nodes)
+        weights = parts / (sums[receivers] + 1e-6)
+        return jax.ops.segment_sum(weights[..., None] * z[senders], receivers, nodes)
+
+    def step(params: Any, x: Any, senders: Any, receivers: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return jnp.mean(jnp.tanh(attend(params, x, senders, receivers)) ** 2)
+
+        return jax.value_and_grad(loss)(params)
+
+    params = {"w": normal(8, 8), "a": normal(heads, 4), "b": normal(heads, 4)}
+    ends = (np.arange(2 * edges) * 5 % nodes).astype(np.int32).reshape(2, edges)
+    return step, (params, normal(nodes, 8), *ends)
+
+
 def linen() -> Step:
     """A module of flax linen with batch norm and dropout."""
     nn = pytest.importorskip("flax.linen")
@@ -209,6 +233,7 @@ STEPS: dict[str, Callable[[], Step]] = {
     "per-example gradients": per_example_gradients,
     "pairwise": pairwise,
     "jacobian": jacobian,
+    "graph attention": graph_attention,
     "linen": linen,
     "nnx": nnx,
     "equinox": equinox,
@@ -248,3 +273,18 @@ def test_a_transformer_in_pieces_of_the_batch_has_one_stage() -> None:
         seed = next(s for s in seeds if s.argument == batch and s.dimension == 0)
 
         assert pieces.rewrite(closed, seed, 2).stages == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remakes", [0, 8, 128])
+def test_graph_attention_runs_in_pieces_of_the_edges(remakes: int) -> None:
+    """The loss and the gradients stay, also where each loop makes its values again."""
+    function, args = graph_attention()
+    closed = jax.make_jaxpr(function)(*args)
+    values = flat(args)
+    seed = next(s for s in pieces.seeds(closed, most=1000) if s.size == 48)
+    made = pieces.rewrite(closed, seed, 4, remakes=remakes)
+    pairs = zip(evaluate(closed, values), evaluate(made.jaxpr, values), strict=True)
+
+    assert [differ(*pair) for pair in pairs] == [None] * 4
+    assert made.stages > 2
