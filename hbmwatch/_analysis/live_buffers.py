@@ -201,6 +201,8 @@ class PeakBuffers:
             name, source, inferred = op.op_name, op.source, False
             if filled is not None or not (op.op_name or is_parameter):
                 name, source, inferred = self._name(op, instruction, filled)
+            elif (made := self._of_fusion(instruction, index)) is not None:
+                name, source = made.metadata.op_name, self.line_of(made) or op.source
             elif op.source:
                 readers = (instruction, *self.graph.users(instruction))
                 source = next(filter(None, map(self.line_of, readers)), "")
@@ -270,6 +272,16 @@ class PeakBuffers:
         if filled is None:
             source = op.source or source
         return found.metadata.op_name, source, True
+
+    def _of_fusion(
+        self, instruction: HloInstructionProto, index: list[int]
+    ) -> HloInstructionProto | None:
+        """What computes one of several results of a fusion, if it has a name; None otherwise."""
+        if not index or self.graph.fused(instruction) is None:
+            return None
+        result = self.graph.element(instruction, index[0])
+        made = self.graph.root(result) if result is not None else None
+        return made if made is not None and made.metadata.op_name else None
 
     def line_of(self, instruction: HloInstructionProto) -> str:
         """The user's line that an instruction is from ("train.py:88"); "" where unknown."""

@@ -34,6 +34,12 @@ class LoopBuffer:
     from_argument: bool
     context: str
 
+    @property
+    def by_compiler(self) -> bool:
+        """Whether XLA made the loop, from another operation: a triangular solve, a sort."""
+        operation = self.loop.metadata.op_name.rpartition("/")[2]
+        return operation not in ("", "while")
+
 
 class LoopBuffers:
     """The loop buffers of a program; everything is computed on demand."""

@@ -17,6 +17,7 @@ from hbmwatch._findings.phrases import LAX_MAP, OF_RESULTS
 from hbmwatch._findings.random_bits import THREEFRY_OPCODES
 from hbmwatch._records.report import Finding
 from hbmwatch._xla.protos import HloInstructionProto
+from hbmwatch._xla.types import PrimitiveType
 
 PRIOR_WEIGHT = 1.7
 # Above what padding adds to gathered rows.
@@ -235,7 +236,9 @@ def combines_two_arrays(candidate: Candidate) -> bool:
     sizes = []
     for end in spread:
         source = candidate.facts.buffers.graph.first(end)
-        if source is not None and elements(source.shape) * LEAST_COPIES <= elements(end.shape):
+        if source is None or source.shape.element_type == PrimitiveType.PRED:  # a mask
+            continue
+        if elements(source.shape) * LEAST_COPIES <= elements(end.shape):
             sizes.append(elements(source.shape))
     whole = elements(spread[0].shape)
     if len(sizes) < 2 or math.prod(sorted(sizes)[-2:]) < whole:

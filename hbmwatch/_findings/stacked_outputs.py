@@ -106,7 +106,7 @@ def is_carried(candidate: Candidate) -> bool:
     A scan writes its ys outside of the call of that function, by dynamic_update_slice.
     """
     filled = candidate.first.loop_buffer
-    if filled is None:
+    if filled is None or filled.by_compiler:
         return False
     write = candidate.facts.buffers.graph.root(filled.update).metadata.op_name
     _, body, inside = write.rpartition("/body/")
@@ -118,6 +118,8 @@ def is_updated_input(candidate: Candidate) -> bool:
     """Whether a loop writes the next value of an argument that it reads slice by slice."""
     first = candidate.first
     if first.loop_buffer is None or first.loop_buffer.from_argument or is_backward(first.context):
+        return False
+    if first.loop_buffer.by_compiler:
         return False
     return bool(_read_as_xs(candidate))
 
@@ -148,7 +150,9 @@ def is_loop_state(candidate: Candidate) -> bool:
 def is_stacked(candidate: Candidate) -> bool:
     """Whether a loop of the user fills the buffer, one slice per step.
 
-    The compiler makes loops of its own, which have no op_name.
+    The compiler makes loops of its own, which have no op_name, or that of another operation.
     """
     filled = candidate.first.loop_buffer
-    return filled is not None and "/while" in f"{filled.context} {candidate.first.name}"
+    if filled is None or filled.by_compiler:
+        return False
+    return "/while" in f"{filled.context} {candidate.first.name}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from hbmwatch._analysis import live_buffers
 from hbmwatch._analysis.live_buffers import PeakBuffers
+from hbmwatch._xla.peak import peak_summary
 from tests.findings.cases import explained
 from tests.findings.saved import FORWARD
 from tests.hlo import MIB, Hlo
@@ -77,3 +80,32 @@ def test_nameless_loop_stacks_are_named_after_what_fills_them() -> None:
     }
     assert {"exp", "dot_general"} <= set(found)
     assert set(found.values()) == {"base.py", "saved.py"}
+
+
+@pytest.mark.parametrize(
+    ("result", "name"), [(0, "jit(f)/sin"), (1, "jit(f)/cos"), (2, "jit(f)/both")]
+)
+def test_each_result_of_a_fusion_has_the_name_of_what_computes_it(result: int, name: str) -> None:
+    """A fusion has the name of one of its results; a result without a name takes it."""
+    hlo = Hlo()
+    inside = hlo.inner()
+    x = inside.parameter(512, 512)
+    made = [
+        inside.add(opcode, x, dims=(512, 512), name=own)
+        for opcode, own in (("sine", "jit(f)/sin"), ("cosine", "jit(f)/cos"), ("negate", ""))
+    ]
+    root = inside.add("tuple", *made)
+    fusion = hlo.add(
+        "fusion",
+        hlo.parameter(512, 512, path="x"),
+        shape=hlo.known[root]["shape"],
+        calls=inside,
+        name="jit(f)/both",
+    )
+    program = hlo.program((fusion,))
+    summary = peak_summary(program)
+    (op,) = [op for op in summary.ops if op.opcode == "fusion"]
+    op = dataclasses.replace(op, instruction=f"{op.instruction}{{{result}}}")
+    (live,) = PeakBuffers(program, dataclasses.replace(summary, ops=(op,))).live
+
+    assert live.name == name

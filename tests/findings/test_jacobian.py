@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hbmwatch._findings import classify
+from tests.findings.cases import explain
 from tests.findings.small import classified
 from tests.hlo import Hlo
+from tests.oom_programs.base import array, on_one
 
 
 @pytest.mark.parametrize(
@@ -53,3 +59,27 @@ def test_chunks_in_a_loss_need_a_checkpoint(around: str) -> None:
     assert finding.slug == "jacobian"
     assert ("jax.checkpoint around each chunk" in finding.remedy) == bool(around)
     assert ("fewer points at a time" in finding.remedy) == bool(around)
+
+
+@pytest.mark.tpu
+@pytest.mark.slow
+def test_the_title_has_the_line_that_asks_for_the_jacobian_and_that_of_a_tangent() -> None:
+    """The frames of a tangent have both; the basis is made at the former."""
+
+    def field(c: Any, grid: Any) -> Any:
+        phase = jnp.sin(grid @ c.reshape(4, -1))
+        return (phase * jnp.cos(phase)).sum(-1)
+
+    def step(c: Any, grid: Any) -> Any:
+        matrix = jax.jacfwd(field)(c, grid)
+        return matrix.T @ matrix
+
+    findings = explain(on_one(step, array(512), array(65536, 4)), 60).findings
+    (found,) = [finding for finding in findings if finding.slug == "jacobian"]
+    called, first = (f.__code__.co_firstlineno for f in (step, field))
+
+    assert found.title in [
+        "A Jacobian (or Hessian) is computed for its whole basis at once at "
+        f"test_jacobian.py:{called + 1} (most of its bytes are made at test_jacobian.py:{line})"
+        for line in (first + 1, first + 2)
+    ]

@@ -13,7 +13,7 @@ from hbmwatch._findings.rank import find_findings
 from tests.findings.cases import TINY_MIB, explain, slugs
 from tests.findings.products import SOFTMAX, product
 from tests.findings.small import classified, found
-from tests.hlo import MIB, S32, Hlo
+from tests.hlo import F32, MIB, PRED, S32, Hlo
 from tests.oom_programs.base import array, on_one
 
 
@@ -132,6 +132,19 @@ def test_the_square_is_expanded_where_squared_differences_are_summed(
 
     assert finding.slug == "pairwise"
     assert ("expand the square" in finding.remedy) == expands
+
+
+@pytest.mark.parametrize(("dtype", "slug"), [(F32, "pairwise"), (PRED, None)])
+def test_masks_of_rows_and_columns_are_no_pairs(dtype: int, slug: str | None) -> None:
+    """Linear algebra of jax.numpy selects a part of a matrix by them."""
+    hlo, dims = Hlo(), (512, 1024)
+    rows, columns = (
+        hlo.add("broadcast", hlo.parameter(size, dtype=dtype), dims=dims, dtype=dtype)
+        for size in dims
+    )
+    made = hlo.add("select", rows, columns, dims=dims, name="jit(f)/select_n")
+
+    assert classified(hlo.facts((made,))) == slug
 
 
 def test_a_gradient_for_each_example_is_no_pairs() -> None:

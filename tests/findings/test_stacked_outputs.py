@@ -279,3 +279,21 @@ def test_the_title_has_the_line_of_the_scan_and_the_evidence_that_of_the_value()
         f"A scan stacks its outputs over all steps at test_stacked_outputs.py:{scan}"
     )
     assert finding.evidence.endswith(f", computed at test_stacked_outputs.py:{value}.")
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("jit(f)/while", "stacked-outputs"),
+        ("jit(f)/while/body/closed_call/triangular_solve", None),
+        ("jit(f)/while/body/sort", None),
+    ],
+    ids=["a scan", "a triangular solve", "a sort"],
+)
+def test_a_loop_that_the_compiler_made_in_a_scan_is_no_scan(name: str, slug: str | None) -> None:
+    """Its op_name ends in the operation that it was made from."""
+    hlo, zero = scan()
+    loop = hlo.instructions[-1]
+    loop["metadata"] = {"op_name": name}
+
+    assert classified(hlo.facts((zero,))) == slug

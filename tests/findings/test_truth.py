@@ -70,7 +70,7 @@ def reads(facts: ProgramFacts, start: HloInstructionProto) -> Iterator[HloInstru
                 seen.add(user.id)
                 within = inside(facts, user)
                 yield from within
-                if user.opcode in PASSES:
+                if user.opcode in PASSES or user.custom_call_target == "ConcatBitcast":
                     todo += [user, *(i for i in within[1:] if i.opcode == "parameter")]
 
 
@@ -184,6 +184,7 @@ def stacked_outputs(facts: ProgramFacts, finding: Finding) -> None:
     lines = [frame.line for loop in loops for frame in facts.program.stack(loop)]
     said = re.search(r" at (\S+:\d+)$", finding.title)
     assert not lines or (said is not None and any(line.endswith(said[1]) for line in lines))
+    assert all(loop.metadata.op_name.rpartition("/")[2] in ("", "while") for loop in loops)
     for live in buffers(facts, finding):
         assert live.loop_buffer is not None
         assert "dynamic-update-slice" in {i.opcode for i in above(facts, live.loop_buffer.update)}
