@@ -14,6 +14,7 @@ from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.fitting_batch import (
     batch_paths,
     fitting,
+    has_batch,
     is_training_batch,
     smaller_batch,
 )
@@ -52,7 +53,7 @@ def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
     if others and (over is None or freed_together(facts, others) >= over):
         return None
     batch = facts.batch
-    scales = bool(batch.arguments)
+    scales = has_batch(facts)
     least = max(LEAST_SHARE_OF_OVER_LIMIT * (over or 0), facts.minimum_saving_bytes)
     if batch.scaling_bytes < least:
         scales = False

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.reach import reached
 from hbmwatch._findings.phrases import list_some
 
 # 2% is left for layouts and fragmentation, which do not scale with the batch.
 USABLE_SHARE_OF_LIMIT = 0.98
+# Less would leave most of what is said to scale with the batch as large as it is.
+LEAST_COMPUTED_SHARE = 0.5
 
 
 def fitting_length(facts: ProgramFacts) -> int:
     """The largest batch that should fit; 0 if there is none, or if no limit is known."""
     limit, over, length = facts.limit_bytes, facts.over_limit_bytes, facts.batch.length
-    if limit is None or not over:
+    if limit is None or not over or not has_batch(facts):
         return 0
     fixed = limit + over - facts.scaled_bytes(1.0)
     room = USABLE_SHARE_OF_LIMIT * limit - fixed
@@ -39,7 +42,32 @@ def is_training_batch(facts: ProgramFacts) -> bool:
 
 def has_training_batch(facts: ProgramFacts) -> bool:
     """Whether a program trains on a batch that could be smaller."""
-    return bool(facts.batch.arguments) and is_training_batch(facts)
+    return is_training_batch(facts) and has_batch(facts)
+
+
+def has_batch(facts: ProgramFacts) -> bool:
+    """Whether arguments have a batch, and what scales with it is computed from them.
+
+    Else the program makes arrays whose length only happens to be the same.
+    """
+    return bool(facts.batch.arguments) and facts.once(_is_computed)
+
+
+def _is_computed(facts: ProgramFacts) -> bool:
+    """Whether half of the bytes that scale with the batch are computed from it, or are it."""
+    numbers = {argument.number for argument in facts.batch.arguments}
+    graph = facts.buffers.graph
+    starts = [p.instruction for p in graph.parameters if p.number in numbers]
+    wanted: dict[int, int] = {}
+    for live in facts.scaling:
+        made = live.instruction if live.loop_buffer is None else live.loop_buffer.update
+        wanted[made.id] = wanted.get(made.id, 0) + live.size_bytes
+    left = LEAST_COMPUTED_SHARE * sum(wanted.values())
+    for number in reached(graph, starts):
+        left -= wanted.get(number, 0)
+        if left <= 0:
+            return True
+    return False
 
 
 def batch_paths(facts: ProgramFacts) -> str:

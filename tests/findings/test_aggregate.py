@@ -306,3 +306,30 @@ def test_a_temporary_in_the_memory_of_an_output_is_none(returned: bool) -> None:
     kind, change = ("output", "Return less") if returned else ("temporary", "Compute")
     assert finding.title == f"A single {kind} accounts for 100% of the peak: f32[2048,512]"
     assert finding.remedy.startswith(change)
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_rows_of_an_argument_are_named_only_where_they_are_computed_from(computed: bool) -> None:
+    """An array of the program may have as many rows by chance."""
+    hlo = Hlo()
+    x = hlo.parameter(4096, 8, path="x")
+    small = hlo.add("negate", x, dims=(4096, 8))
+    made = hlo.add("sort", *([small] if computed else []), dims=(4096, 512), name="jit(f)/sort")
+    (finding,) = find_findings(hlo.facts((made,), message=limited(4, 9)))
+
+    assert ("Pass fewer rows of x" in finding.remedy) == computed
+    assert ("scales with the rows of x" in finding.evidence) == computed
+    assert (finding.change == "half-batch") == computed
+
+
+@pytest.mark.parametrize(("rows", "named"), [(512, True), (513, False)])
+def test_half_of_what_has_the_length_is_computed_from_the_batch(rows: int, named: bool) -> None:
+    """Less says that the rest has it by chance."""
+    hlo = Hlo()
+    x = hlo.parameter(4096, 8, path="x")
+    made = hlo.add("sort", x, dims=(4096, 504), name="jit(f)/sort")
+    other = hlo.add("sort", dims=(4096, rows), name="jit(f)/other")
+    facts = hlo.facts((made, other), message=limited(4, 9))
+
+    assert fitting_batch.LEAST_COMPUTED_SHARE == 0.5
+    assert fitting_batch.has_batch(facts) == named
