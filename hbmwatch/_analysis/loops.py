@@ -23,7 +23,7 @@ class LoopBuffer:
     Attributes:
         loop: The while instruction.
         update: The instruction that writes the slice (a dynamic-update-slice, or a fusion of one).
-        length: The length of the dimension along which it is filled.
+        length: The number of slices along the dimension along which it is filled.
         from_argument: Whether the loop starts from an argument: it updates a state in place.
         context: The op_name of the loop ("jit(step)/jvp()/while"), which shows the pass.
     """
@@ -241,12 +241,15 @@ class LoopBuffers:
                 yield from (given for i, given in carried(self.graph, loop) if i in positions)
 
     def _length(self, update: HloInstructionProto) -> int:
-        """The length of the dimension along which a dynamic-update-slice writes a slice."""
+        """The number of slices, along a dimension, of what a dynamic-update-slice writes.
+
+        1 where it writes most of the array, such as all but the border.
+        """
         operands = self.graph.operands(update)
         if len(operands) < 2:
             return 0
         pairs = zip(update.shape.dimensions, operands[1].shape.dimensions)
-        return max((whole for whole, part in pairs if part < whole), default=0)
+        return max((whole // part for whole, part in pairs if 0 < part < whole), default=0)
 
     def written(self, filled: LoopBuffer) -> HloInstructionProto:
         """The instruction whose result a loop writes into its buffer.

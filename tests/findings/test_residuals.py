@@ -217,3 +217,24 @@ def test_the_output_of_a_scan_that_a_loss_reads_is_no_residual(reduced: bool) ->
 
     assert [f.saves_bytes for f in stacked] == ([] if reduced else [40 * 4096 * 128 * 4])
     assert not {name for f in stacked for name in f.buffers} & {*kept.buffers}
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("border", [1, 0], ids=["the inside", "all of it"])
+def test_a_field_whose_inside_each_step_writes_is_what_goes_into_the_step(border: int) -> None:
+    """All but its border is no slice of a stack: a checkpoint around one step keeps the field."""
+
+    def loss(field: Any) -> Any:
+        def step(u: Any, _: None) -> tuple[Any, None]:
+            v = u[1:-1, 1:-1]
+            v = v + 0.1 * (u[2:, 1:-1] + u[:-2, 1:-1] - 2 * v) ** 2
+            return (u.at[1:-1, 1:-1].set(v) if border else jnp.pad(v, 1)), None
+
+        return (jax.lax.scan(step, field, None, length=40)[0] ** 2).sum()
+
+    first = explain(on_one(jax.grad(loss), array(1000, 1000)), 64).findings[0]
+
+    assert first.title.startswith(
+        "Rematerialize: put jax.checkpoint (remat) around groups of steps of the scan"
+    )
