@@ -38,13 +38,22 @@ def _vmaps(candidate: Candidate) -> int:
 
 def entries_of_pairs(candidate: Candidate) -> int:
     """For how many entries of the axes that vmap made broadcasts make pairs; 1 for no such axis."""
+    return _leading(candidate, _vmaps(candidate))
+
+
+def batch_of_pairs(candidate: Candidate) -> int:
+    """For how many entries of leading axes broadcasts make pairs, by vmap or not; 1 for none."""
+    return _leading(candidate, len(candidate.first.dims))
+
+
+def _leading(candidate: Candidate, most: int) -> int:
+    """The number of entries of the leading axes that pairs share, of so many axes at most."""
     alike: dict[tuple[int, ...], list[HloInstructionProto]] = {}
     for end in candidate.ends:
         if end.instruction.opcode == "broadcast":
             dims = tuple(end.instruction.shape.dimensions)
             alike.setdefault(dims, []).append(end.instruction)
-    vmaps = _vmaps(candidate)
-    leading = (dims[: min(_shared_axes(spread), vmaps)] for dims, spread in alike.items())
+    leading = (dims[: min(_shared_axes(spread), most)] for dims, spread in alike.items())
     return max(map(math.prod, leading), default=1)
 
 

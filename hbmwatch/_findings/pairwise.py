@@ -12,7 +12,7 @@ from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings import whole
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.mapped import entries_of_pairs, fits
+from hbmwatch._findings.mapped import batch_of_pairs, entries_of_pairs, fits
 from hbmwatch._findings.phrases import LAX_MAP, OF_RESULTS
 from hbmwatch._findings.random_bits import THREEFRY_OPCODES
 from hbmwatch._records.report import Finding
@@ -41,6 +41,9 @@ def _remedy(found: Sequence[Candidate]) -> str:
     uncut = next(filter(None, map(whole.along_an_axis, found)), "")
     if uncut:
         return f"{_PIECES} go over blocks {_LAX_MAP}, along an axis that {uncut}."
+    batches = [(candidate, batch_of_pairs(candidate)) for candidate in found]
+    if all(entries > 1 and fits(candidate, entries) for candidate, entries in batches):
+        return f"{_PIECES} go over a few entries of the leading dimension at a time {_LAX_MAP}."
     if any(map(_sums_squares, found)):
         return f"{_PIECES} {_SQUARE}, or {_BLOCKS}"
     return ADVICE.remedy

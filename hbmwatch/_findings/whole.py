@@ -25,7 +25,11 @@ _FACTORIZATIONS = {
     "geqrf": ("A QR factorization", ""),
     "qr": ("A QR factorization", ""),
 }
-_ALONG_AN_AXIS = {"sort": "is not sorted", "fft": "is not transformed"}
+_ALONG_AN_AXIS = {
+    "sort": "is not sorted",
+    "fft": "is not transformed",
+    "triangular_solve": "no triangular solve mixes",
+}
 
 
 def factorization(candidate: Candidate) -> str:

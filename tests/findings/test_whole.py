@@ -63,8 +63,14 @@ def pairs(*dims: int, reader: str = "", opcode: str = "custom-call") -> Finding:
             "Do not compute all pairs at once: go over blocks of rows with jax.lax.map(..., "
             "batch_size=...).",
         ),
+        (
+            (64, 64, 64),
+            "exp",
+            "Do not compute all pairs at once: go over a few entries of the leading dimension at a "
+            "time with jax.lax.map(..., batch_size=...).",
+        ),
     ],
-    ids=["one matrix", "no other solver", "a batch", "element by element"],
+    ids=["one matrix", "no other solver", "a batch", "element by element", "of each entry"],
 )
 def test_blocks_are_advised_only_where_they_can_be_used(
     dims: tuple[int, ...], reader: str, remedy: str
@@ -77,7 +83,11 @@ def test_blocks_are_advised_only_where_they_can_be_used(
 
 @pytest.mark.parametrize(
     ("reader", "opcode", "uncut"),
-    [("sort", "sort", "is not sorted"), ("jit(fft)/jit(fft)", "fusion", "is not transformed")],
+    [
+        ("sort", "sort", "is not sorted"),
+        ("jit(fft)/jit(fft)", "fusion", "is not transformed"),
+        ("triangular_solve", "fusion", "no triangular solve mixes"),
+    ],
 )
 def test_blocks_do_not_cut_an_axis_that_is_sorted(reader: str, opcode: str, uncut: str) -> None:
     """Nor one that a Fourier transform goes along."""
