@@ -40,6 +40,7 @@ SAVES = {
     "gathered_layer_stack": size(96, 8192, 8192, itemsize=BF16) * 3 // 4,
     # Bits of two keys, each as two halves.
     "random_init": 2 * size(65536, 32768),
+    "shocks_of_all_periods": size(2099, 2097152),
     # Scores in both dtypes, five and a half of the wide half's, five of the narrow ones.
     "scanned_decoder": (
         size(24, 16, 8, 1024, 1024)

@@ -43,6 +43,8 @@ ANSWERED = {
     "others 24 or fewer: test_checkpoint.py",
     "_findings.donation.LEAST_SHARE": "half and double name the same arguments here: "
     "test_donation.py",
+    "_findings.fitting_batch.LEAST_COMPUTED_SHARE": "what scales here is computed from the batch: "
+    "test_aggregate.py",
     "_findings.gather.PRIOR_WEIGHT": "what is gathered whole is the only finding of its programs: "
     "test_gather.py",
     "_findings.gather.PART_WEIGHT": "no program gathers a part beside another cause: "

@@ -28,6 +28,26 @@ def random_init(fault: bool) -> Any:
         return on_one(init, array(2, dtype=jnp.uint32))
 
 
+@case("random-bits", "QuantEcon/lecture-python.myst#330")
+def shocks_of_all_periods(fault: bool) -> Any:
+    """A simulation draws the shocks of all periods before its loop; the fix draws them in it."""
+
+    def walk(x: Any, shock: Any) -> Any:
+        return 0.9 * x + 0.1 * shock * jnp.abs(x)
+
+    def simulate(key: Any, x: Any) -> Any:
+        if fault:
+            shocks = jax.random.normal(key, (2100, *x.shape))
+            return jax.lax.scan(lambda x, shock: (walk(x, shock), None), x, shocks)[0].mean()
+
+        def step(period: Any, x: Any) -> Any:
+            return walk(x, jax.random.normal(jax.random.fold_in(key, period), x.shape))
+
+        return jax.lax.fori_loop(0, 2100, step, x).mean()
+
+    return on_one(simulate, array(2, dtype=jnp.uint32), array(2097152))
+
+
 @case("stacked-outputs", "uwplasma/JAX-in-Cell#37, arviz#2307")
 def scan_history(fault: bool) -> Any:
     """A simulation returns the whole history of its fields from a scan."""
