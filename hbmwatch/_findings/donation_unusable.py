@@ -61,6 +61,9 @@ def find(facts: ProgramFacts) -> Finding | None:
     first = max(mismatches, key=lambda m: m.argument.size_bytes)
     converted = [m for m in mismatches if _is_conversion(facts, m)]
     most = 2 * sum(m.argument.size_bytes for m in converted) > total
+    if most and len(converted) > 1:
+        # The layer that is converted exists in both dtypes.
+        saves -= max(m.output.size_bytes for m in converted if m.output is not None)
     return ADVICE.finding(
         title=f"Donating {list_some([first.argument.path])} has no effect: {first.reason}",
         evidence=f"No output can reuse the memory of {plural(len(mismatches), 'donated leaf')} "

@@ -60,6 +60,19 @@ def test_what_a_program_converts_is_not_to_be_cast_back(
     assert finding.remedy.startswith("Return the donated leaves") == (not converts)
 
 
+@pytest.mark.parametrize(("dtype", "freed"), [(S8, 3 * MIB), (F32, 16 * MIB)])
+def test_one_layer_exists_in_both_dtypes(dtype: int, freed: int) -> None:
+    """Of four that are converted; what is widened by mistake reuses all of the memory."""
+    hlo = Hlo()
+    weights = [hlo.parameter(1024, 1024, dtype=BF16, path=f"w{n}") for n in range(4)]
+    outputs = [hlo.add("convert", w, dims=(1024, 1024), dtype=dtype) for w in weights]
+    donors = {"entries": [{"parameter_number": n} for n in range(4)]}
+    finding = donation_unusable.find(hlo.facts(outputs=outputs, buffer_donor=donors))
+
+    assert finding is not None
+    assert finding.saves_bytes == freed
+
+
 def test_another_sharding_is_told_by_the_shape_on_one_device() -> None:
     """The whole array has the same shape; its part on a device has another one."""
     hlo = Hlo()
