@@ -109,14 +109,16 @@ def _names(graph: Graph, instruction: HloInstructionProto) -> set[str]:
 
 def _coarse(recomputed: Sequence[LiveBuffer]) -> Finding:
     """The finding on a checkpoint around too much."""
+    scanned = any(live.loop_buffer is not None for live in recomputed)
+    body = " (the body of the scan)" if scanned else ""
     return ADVICE.finding(
         title=f"A jax.checkpoint covers too much: all layers{at_line(recomputed)} are recomputed "
         "at once",
         evidence=f"{plural(len(recomputed), 'buffer')} of rematted_computation "
         f"({format_size(all_bytes(recomputed))}), computed{at_lines(recomputed)}, exist at the "
         "same time at the peak.",
-        remedy="Put jax.checkpoint around each layer (the body of the scan) instead of around all "
-        "layers, so that one layer is recomputed at a time.",
+        remedy=f"Put jax.checkpoint around each layer{body} instead of around all layers, so that "
+        "one layer is recomputed at a time.",
         saves_bytes=freed_bytes(recomputed),
         buffers=recomputed,
         will_not_help=f"{AROUND_STEP}; policy=nothing_saveable, which is the same as no policy",

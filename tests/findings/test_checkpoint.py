@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch._findings import checkpoint
-from tests.findings.cases import explain, slugs
+from tests.findings.cases import explain
 from tests.findings.saved import BACKWARD, FORWARD, RECOMPUTED, UNDER, kept
 from tests.hlo import MIB, Hlo
 from tests.oom_programs.base import array, on_one
@@ -25,6 +25,7 @@ def test_three_recomputed_layers_at_once_are_too_many(count: int, is_found: bool
         assert finding.title == (
             "A jax.checkpoint covers too much: all layers are recomputed at once"
         )
+        assert "the body of the scan" not in finding.remedy
 
 
 def test_what_a_policy_saves_is_found() -> None:
@@ -81,7 +82,8 @@ def test_a_coarse_checkpoint_in_a_loop_over_micro_batches_is_told() -> None:
         return jax.lax.scan(step, jnp.zeros_like(weights), batches)[0]
 
     lowered = on_one(accumulated, array(12, 512, 512), array(3, 65536, 512))
-    assert slugs(explain(lowered, 512).findings)[0] == "checkpoint"
+    first = explain(lowered, 512).findings[0]
+    assert (first.slug, "each layer (the body of the scan)" in first.remedy) == ("checkpoint", True)
 
 
 def test_a_checkpoint_that_is_nested_needs_no_nesting() -> None:
