@@ -26,13 +26,18 @@ def shortened(path: str, width: int) -> str:
     """
     keys = path_keys(path)
     left_out: set[int] = set()
+    length = len(path)  # kept up to date, as a path may have thousands of keys
     for position in range(1, len(keys) - 1):
-        if len(_without(keys, left_out)) <= width:
+        if length <= width:
             break
-        if keys[position].strip("[].'\"") not in _TELLING:
-            left_out.add(position)
-            if keys[position + 1].strip("[]").isdigit() or keys[position + 1] == "[*]":
-                left_out.add(position + 1)  # it is an index of what is left out
+        if keys[position].strip("[].'\"") in _TELLING:
+            continue
+        following = keys[position + 1]  # it may be an index of what is left out
+        is_index = following.strip("[]").isdigit() or following == "[*]"
+        for place in {position, position + is_index} - left_out:
+            left_out.add(place)
+            length -= len(keys[place])
+        length += position - 1 not in left_out  # the ellipsis of a run
     return _without(keys, left_out)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 200  # of a table; what is left is one row
 _MOST_POINTS = 4000  # of a curve; of more, the highest of each group is drawn
 # Each module imports only earlier ones, so that they can stand in one script in this order.
-SCRIPTS = ("format", "dom", "choice", "cells", "address", "changes", "curve", "diff")
+SCRIPTS = ("format", "dom", "fallback", "choice", "cells", "address", "changes", "curve", "diff")
 
 
 def diff_page(comparison: Comparison, before: str, after: str, grouping: str = "origin") -> str:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _PLAIN_DATA = 2**20  # what is longer is deflated, to a third or less
 # Each module imports only earlier ones, so that they can stand in one script in this order.
 SCRIPTS = (
-    "format names dom choice roles report buffers groups view inspector curve chart moment treemap "
-    "flame map table columns copy tools address print marks explorer budget sections main frame"
+    "format names dom fallback choice roles report buffers groups view inspector curve chart "
+    "moment treemap flame map table columns copy tools address print marks explorer budget "
+    "sections main frame"
 ).split()
 
 

@@ -43,7 +43,7 @@ function key(roles, whole) {
     make("b", { class: "number" }, formatSize(bytes)), " ",
     make("span", { class: "muted number" }, formatPercent(bytes, whole)),
   ));
-  return make("ul", { class: "key", "aria-label": "At the peak, by role" }, ...rows);
+  return make("ul", { class: "key", "aria-label": "At the peak, by role" }, rows);
 }
 
 /** The bar and its key, or nothing if no buffer has bytes. */

@@ -15,5 +15,5 @@ export function table(headings, rows, foot = [], kind = "") {
     scope: "col", class: kind,
   }, text)));
   return make("div", { class: "wide", tabindex: 0 }, make("table", { class: `diff ${kind}` },
-    make("thead", {}, head), make("tbody", {}, ...rows), make("tfoot", {}, ...foot)));
+    make("thead", {}, head), make("tbody", {}, rows), make("tfoot", {}, foot)));
 }

@@ -20,7 +20,7 @@ export function fitColumns({ b }) {
   const longest = (column) => [...new Set(b[column])].map((n) => withoutLayout(b.strings[n]))
     .reduce((most, text) => (text.length > most.length ? text : most), "");
   const fit = (kind, texts, least, most) => {
-    const widest = Math.max(0, ...texts.map(measure(`c-${kind}`)));
+    const widest = texts.map(measure(`c-${kind}`)).reduce((high, n) => Math.max(high, n), 0);
     const width = Math.max(least, Math.min(most, Math.ceil(widest) + 16));
     $("table").style.setProperty(`--${kind}-width`, `${width}px`);
   };

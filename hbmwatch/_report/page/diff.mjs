@@ -4,6 +4,7 @@ import { signed, size, table } from "./cells.mjs";
 import { groups } from "./changes.mjs";
 import { drawLimit, drawnPoints, drawTicks, plotScale, stepPath } from "./curve.mjs";
 import { $, draw, make } from "./dom.mjs";
+import { drawOrShowText } from "./fallback.mjs";
 import { formatCount, formatSize } from "./format.mjs";
 
 const SIDES = ["before", "after"];
@@ -130,7 +131,7 @@ function listen(data) {
 
 function findingList(heading, findings) {
   if (!findings.length) return [];
-  return [make("h3", {}, heading), make("ul", {}, ...findings.map((finding) => make("li", {},
+  return [make("h3", {}, heading), make("ul", {}, findings.map((finding) => make("li", {},
     finding.title, finding.saves_bytes ? ` (frees up to ${formatSize(finding.saves_bytes)})` : "",
     make("p", { class: "muted" }, finding.remedy))))];
 }
@@ -144,6 +145,9 @@ function findings({ findings: found, why_no_findings: why }) {
   return [make("section", { class: "card" }, make("h2", {}, "Findings"), ...content)];
 }
 
-const data = JSON.parse($("data").textContent);
-$("report").append(head(data), curves(data), groups(data), ...findings(data));
-listen(data);
+function show(data) {
+  $("report").append(head(data), curves(data), groups(data), ...findings(data));
+  listen(data);
+}
+
+drawOrShowText(show, $("data").textContent);

@@ -8,7 +8,8 @@ function rounded(size, decimals) {
   const lower = Math.floor(size * 10 ** decimals);
   const isTie = Number.isInteger(halves) && halves % 2 === 1;
   const nearest = isTie && lower % 2 === 0 ? lower / 10 ** decimals : size;
-  return nearest.toFixed(decimals);
+  // From 10 ** 21 on toFixed gives an exponent.
+  return nearest < 1e21 ? nearest.toFixed(decimals) : `${BigInt(nearest)}.${"0".repeat(decimals)}`;
 }
 
 /** The digits of a size in one unit: two decimals from GiB on, else three digits. */

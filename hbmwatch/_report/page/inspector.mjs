@@ -67,6 +67,6 @@ export function drawInspector(view) {
   const frames = b.stackOf(i).map((frame) => make("li", {}, frame));
   if (frames.length) {
     const title = make("summary", {}, "Stack, innermost first");
-    panel.append(make("details", {}, title, make("ol", { class: "mono" }, ...frames)));
+    panel.append(make("details", {}, title, make("ol", { class: "mono" }, frames)));
   }
 }

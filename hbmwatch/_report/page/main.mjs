@@ -2,6 +2,7 @@
 
 import { $, make } from "./dom.mjs";
 import { explore, explorer } from "./explorer.mjs";
+import { drawOrShowText, showText } from "./fallback.mjs";
 import { readReport } from "./report.mjs";
 import { device, findings, foot, head, message, paths, sentences } from "./sections.mjs";
 
@@ -31,14 +32,10 @@ async function inflate(packed) {
   return new Response(stream).text();
 }
 
-/** The report as text, where its data cannot be unpacked. */
-function showText() {
-  const text = document.querySelector("noscript").textContent;
-  const { body } = new DOMParser().parseFromString(text, "text/html");
-  $("report").append(make("pre", {}, body.textContent));
+const { type, textContent } = $("data");
+const isPlain = type === "application/json";
+if (!isPlain && !("DecompressionStream" in window)) showText();
+else {
+  const text = isPlain ? textContent : inflate(textContent);
+  drawOrShowText((data) => show(readReport(data)), text);
 }
-
-const data = $("data");
-if (data.type === "application/json") show(readReport(JSON.parse(data.textContent)));
-else if (!("DecompressionStream" in window)) showText();
-else inflate(data.textContent).then((text) => show(readReport(JSON.parse(text))));

@@ -75,14 +75,14 @@ export function findings({ findings: found, verdict, page }) {
   if (!found.length) return [];
   const needed = page.figures.find(({ over }) => over)?.bytes;
   const list = found.map((finding, n) => findingCard(finding, n, needed));
-  const cards = make("ol", { class: "findings" }, ...list);
+  const cards = make("ol", { class: "findings" }, list);
   const together = verdict ? [make("p", { class: "verdict" }, verdict)] : [];
   return [section("findings", "What to try first", cards, ...together)];
 }
 
 /** A table of sizes with a bar each. */
 function bars(sizes) {
-  const most = Math.max(1, ...sizes.map(([, bytes]) => bytes));
+  const most = sizes.reduce((high, [, bytes]) => Math.max(high, bytes), 1);
   const rows = sizes.map(([name, bytes]) => {
     const box = { viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" };
     const svg = draw("svg", box);
@@ -92,7 +92,7 @@ function bars(sizes) {
     const bar = make("td", { class: "bar" }, svg);
     return make("tr", {}, make("th", { scope: "row" }, name), bar, size);
   });
-  return make("table", { class: "bars" }, make("tbody", {}, ...rows));
+  return make("table", { class: "bars" }, make("tbody", {}, rows));
 }
 
 /** Bytes at the peak by pytree path; those by role are in the bar. */
@@ -120,7 +120,7 @@ export function device({ device: memory }) {
   }
   if (memory.deleted.length) {
     const gone = memory.deleted.flatMap((path) => [", ", make("code", {}, path)]).slice(1);
-    card.append(make("h3", {}, "Donated arguments that have been deleted"), make("p", {}, ...gone));
+    card.append(make("h3", {}, "Donated arguments that have been deleted"), make("p", {}, gone));
   }
   if (!card.hasChildNodes()) return [];
   const kind = make("p", {}, memory.device_kind);
@@ -133,7 +133,7 @@ export function device({ device: memory }) {
 export function sentences(id, title, texts) {
   if (!texts.length) return [];
   const items = texts.map((text) => make("li", {}, text));
-  return [section(id, title, make("ul", { class: "notes" }, ...items))];
+  return [section(id, title, make("ul", { class: "notes" }, items))];
 }
 
 /** The text of the error. */

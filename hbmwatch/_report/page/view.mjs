@@ -31,7 +31,7 @@ export class View {
     this.point = point === null ? this.peak : Math.max(0, Math.min(last, point));
     const listed = liveAt(this.b, this.point);
     const rest = restAt(this.b, this.point, listed);
-    this.live = rest > 0 ? Int32Array.of(...listed, this.b.rest) : listed;
+    this.live = rest > 0 ? Int32Array.from([...listed, this.b.rest]) : listed;
     this.liveBytes = this.live.reduce((sum, i) => sum + this.b.size_bytes[i], 0);
     this.group();
   }
