@@ -22,6 +22,9 @@ _END_OF_ENTRY = " ====="
 # An entry without a label: every list gives each entry one, unless the text is cut.
 _NO_NAME = "(cut off)"
 
+# What XLA:TPU calls memory that no instruction makes; it is named in the label or in the tag.
+_OF_NO_OP = re.compile("register allocator spill slots|scratch operand")
+
 # re compiles these when they are first used: most texts need none of them.
 _TPU_ENTRY = r"(?<!\S)\d{1,4}\. (?=Size: )"
 _TPU_FIELD = (
@@ -81,8 +84,10 @@ def _tpu_op(entry: dict[str, str], size_bytes: int, memory_space: str) -> PeakOp
     opcode = re.search(_OPCODE, label[name.end() :]) if name else None
     kind = entry.get("Allocation type", "").lower()
     op_name, frame = _operator(entry)
+    of_no_op = _OF_NO_OP.match(label or entry.get("Tag", ""))
+    words = of_no_op[0] if of_no_op else label.partition(" ")[0].lstrip("%")
     return PeakOp(
-        instruction=name[1] if name else label.partition(" ")[0].lstrip("%") or _NO_NAME,
+        instruction=name[1] if name else words or _NO_NAME,
         opcode=opcode[1] if opcode else "",
         op_name=op_name,
         shape=entry.get("Shape", ""),

@@ -53,6 +53,15 @@ _STARTING = (
     r"|(?:create|allocate) (?:[A-Za-z]{1,10} )?stream(?: for context \w{1,40})?"
     r"|error before creating \w{1,20} handle \(\d{1,4}\)): ?(?:[A-Z_]{0,30}: ?){0,2}$"
 )
+# A status and the driver's error, with no word on what has failed.
+_ONLY_STATUS = r"(?:RESOURCE_EXHAUSTED|Resource exhausted|INTERNAL|Internal): ?(?:: ?)?$"
+_RUNNING = "Execution of replica"
+# The sources of XLA:GPU, and a person's words; near, as others can be about another failure.
+_GPU = (
+    r"(?<![A-Za-z])(?:gpu|cuda|cudnn|rocm)_\w{1,60}\.cc:|GPU_\d{1,3}_bfc"
+    r"|(?<![A-Za-z])GPU (?:device )?(?:memory|RAM|显存)|(?<![A-Za-z])VRAM(?![A-Za-z])"
+)
+_GPU_BEFORE, _GPU_AFTER = 600, 300
 _REPLICA = r"while running replica (\d{1,9}) and partition (\d{1,9})"
 
 
@@ -64,6 +73,7 @@ def build_message(text: str, flat_text: str, oom: Oom) -> OomMessage:
             merge(fields, read_figures(statement.match))
             merge(fields, _implied(flat_text, statement))
     read_report(fields)
+    _add_platform(fields, flat_text, oom)
     own_text = flat_text[oom.start : oom.end]
     add_details = _DETAILS.get(fields.get("platform", ""))
     if add_details:
@@ -83,9 +93,26 @@ def _implied(flat_text: str, statement: Statement) -> dict[str, Any]:
     before = flat_text[max(0, statement.start - _AUTOTUNER_BEFORE) : statement.start]
     if re.search(_AUTOTUNER, before, re.IGNORECASE):
         fields["phase"] = "compile"
-    elif statement.wording.source == "quoted" and re.search(_STARTING, before, re.IGNORECASE):
+    elif statement.wording.source == "quoted" and _says_no_phase(before):
         fields.pop("phase", None)
     return fields
+
+
+def _says_no_phase(before: str) -> bool:
+    """Whether the words before a quoted cause do not prove that a program ran."""
+    is_start = re.search(_STARTING, before, re.IGNORECASE)
+    return bool(is_start) or (
+        re.search(_ONLY_STATUS, before) is not None and _RUNNING not in before
+    )
+
+
+def _add_platform(fields: dict[str, Any], flat_text: str, oom: Oom) -> None:
+    """Add "gpu" where the allocator of several platforms refused, and the words around say GPU."""
+    if fields.get("platform") or fields.get("pool") != "allocator":
+        return
+    around = flat_text[max(0, oom.start - _GPU_BEFORE) : oom.stated_end + _GPU_AFTER]
+    if re.search(_GPU, around, re.IGNORECASE):
+        fields["platform"] = "gpu"
 
 
 def _add_space(fields: dict[str, Any], before: str, text: str) -> None:

@@ -18,6 +18,8 @@ _UNICODE = re.compile(rf"{_ESCAPE}u(?!d[89a-f])([0-9a-f]{{4}})", re.IGNORECASE)
 _NEWLINE = re.compile(rf"{_ESCAPE}(?:r\\{{1,64}}+)?[nr]")
 _TAB = re.compile(rf"{_ESCAPE}t")
 _QUOTE = re.compile(rf"{_ESCAPE}([\"'])")
+# What Markdown needs a backslash for: "RESOURCE\_EXHAUSTED", "1\. Size: 14.00G".
+_MARKDOWN = re.compile(rf"{_ESCAPE}([_.*\[\]])")
 # XLA:TPU logs the memory of programs that fit in the words of an OOM. Ray cuts long prefixes.
 _REPORT = re.compile(
     r"(?:I\d{4}\s[^\]]{0,100}compiler_\w{1,40}\.cc:\d{1,6}|\)\s(?:[\w.]{0,60}:)?\d{1,6})\]"
@@ -119,6 +121,7 @@ def strip_log_decoration(text: str, mark: str = "") -> str:
             text = _LOST_COLOR.sub("", text)
     if "\\" in text:
         text = _QUOTE.sub(r"\1", _TAB.sub(" ", _NEWLINE.sub(line_break, text)))
+        text = _MARKDOWN.sub(r"\1", text)
     text = _without_emphasis(text)  # after an escaped line break or a color
     if "..." in text or "…" in text:
         text = _ATTACHED_ELLIPSIS.sub(".", _ELLIPSIS.sub("", text))

@@ -124,7 +124,7 @@ def _phase(message: OomMessage, is_transfer: bool) -> str:
         )
     if message.phase == "run" and message.memory_space not in ON_CHIP:
         return (
-            "The program compiled, but an allocation failed at run time. Other arrays and programs "
+            "An allocation failed at run time, and not while compiling. Other arrays and programs "
             "share this memory; retrying helps only after some of them are freed."
         )
     return ""

@@ -79,8 +79,7 @@ _ANY_PLATFORM_WORDINGS = (
         "request",
         OomMessage("", phase="run", memory_space="hbm", pool="allocator"),
         "ailed to allocate request for ",
-        "<approx_requested_bytes>"
-        + optional(r" \(<requested_bytes>\)", r" on device ordinal <device>"),
+        r"<approx_requested_bytes>(?: \(<requested_bytes>\))?(?: on device ordinal <device>)?",
     ),
     Wording(
         "tensorflow",

@@ -33,6 +33,8 @@ _LOGGED = re.compile(r"Execution of replica \d{1,9} failed: (?:[A-Za-z_ ]{1,30}:
 _LOGGED_LENGTH = 100
 # From the title of an issue to the log in its first lines.
 _TITLE_REACH = 300
+# A block of code ends, and after a person's words another one begins.
+_OTHER_BLOCK = re.compile(r"(?:^| )```(?!\S) ?[^`]{0,2000} ```(?!`)")
 # Several words in capitals: somebody has written a message so.
 _CAPITALS = re.compile(r"(?:\b[A-Z]{2,30} ){2}")
 
@@ -177,10 +179,12 @@ def _same_oom(
     if sources == {"code"}:
         return gap < _NEAR
     is_logged = sources & _LOGS and sources <= {*_LOGS, "quoted"}
+    between = flat_text[last_match_end : statement.start]
     if is_logged and source in {"error", "quoted", *_LOGS}:
+        if _OTHER_BLOCK.search(between):
+            return _names_same_request(statement, group)
         retries = source == "retry_log" or sources == {"retry_log"}
         return retries or _same_request(statement, group)
-    between = flat_text[last_match_end : statement.start]
     if source in {"error", "code", *_LOGS} or _TRACEBACK in between:
         return _repeats_same_error(flat_text, statement, group, between)
     if source == "quoted":
@@ -220,6 +224,14 @@ def _agrees(statement: Statement, report: Statement) -> bool:
         for name in known
         if name != "resolution_bytes"
     )
+
+
+def _names_same_request(statement: Statement, group: list[Statement]) -> bool:
+    """Whether a statement names the size that the logs of a group do."""
+    requested = read_figures(statement.match).get("requested_bytes")
+    sizes = [read_figures(other.match).get("requested_bytes") for other in group]
+    is_named = requested is not None and any(size is not None for size in sizes)
+    return is_named and _same_request(statement, group)
 
 
 def _same_request(statement: Statement, group: list[Statement]) -> bool:

@@ -55,10 +55,14 @@ _OWN_WORDS = (
 
 
 # "The allocation requires ~768MB per request but only ~389MB is free", in the next sentence.
+# "trying to reserve 29.33G with 29.30G reservable".
 _OWN_REQUEST = (
-    r"(?:(?!Attempting to |RESOURCE_EXHAUSTED).){0,200}?\b[Aa]llocation (?:requires|needs) "
-    r"(?:about )?~?<requested_bytes>(?: [a-z ]{1,30})?,? (?:but|and) (?:only )?(?:about )?"
-    r"~?<free_bytes> (?:(?:is|are|was|were) )?(?:free|available)\b"
+    r"(?:(?!Attempting to |RESOURCE_EXHAUSTED).){0,200}?"
+    r"\b(?:[Aa]llocation (?:requires|needs)"
+    r"|(?:trying|tried|failed|attempting) to (?:reserve|allocate))"
+    r" (?:about )?~?<requested_bytes>(?: [a-z ]{1,30})?,? (?:but|and|with) (?:only )?(?:about )?"
+    r"~?(?:<free_bytes> (?:(?:is|are|was|were) )?(?:free|available)"
+    r"|<total_reservable> (?:is )?reservable)\b"
 )
 
 
@@ -161,6 +165,12 @@ WORDINGS = (
             r"(?: ?::)?(?: ?#allocation\d{1,9})? ?\[?shape = '?[^'=]{0,2000}'?"
             ", space=<memory_space>",
         ),
+    ),
+    Wording(
+        "tpu-allocation-limit",  # a person left out the size of the allocation
+        _COMPILE,
+        "Allocation would exceed memory (size=",
+        r"<#limit_bytes>\)",
     ),
     Wording(
         "tpu-early",

@@ -208,3 +208,24 @@ def test_the_chunks_that_an_allocator_lists_do_not_part_its_failure() -> None:
     )
     (message,) = parse_ooms(text)
     assert (message.limit_bytes, message.totals["InUse"]) == (100, 90)
+
+
+BLOCKS = (
+    "```\n2018-05-18 17:01:53.028636: E cuda_driver.cc:936] failed to allocate 11.00G (11811160064 "
+    "bytes) from device: CUDA_ERROR_OUT_OF_MEMORY\n```\n\n{words}\n\n```\n{error}\n```\n"
+)
+
+
+def test_logs_in_two_blocks_of_code_are_two_failures() -> None:
+    """A person shows a second log after some words; the same log may go on in a second block."""
+    handle = "E cuda_dnn.cc:455] could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"
+    two = parse_ooms(BLOCKS.format(words="Then another run failed:", error=handle))
+    assert [(one.pool, one.requested_bytes) for one in two] == [
+        ("reservation", 11811160064),
+        ("driver", None),
+    ]
+    error = "RESOURCE_EXHAUSTED: Failed to allocate request for 11.00GiB (11811160064B)"
+    (one,) = parse_ooms(BLOCKS.format(words="and so", error=error))
+    assert (one.pool, one.requested_bytes) == ("allocator", 11811160064)
+    (one,) = parse_ooms(BLOCKS.format(words="and so", error=handle).replace("```", ""))
+    assert (one.pool, one.requested_bytes) == ("driver", None)

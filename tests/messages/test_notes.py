@@ -14,7 +14,7 @@ COMPILE = (
     "before running. Retrying or freeing other arrays will not help."
 )
 RUN = (
-    "The program compiled, but an allocation failed at run time. Other arrays and programs share "
+    "An allocation failed at run time, and not while compiling. Other arrays and programs share "
     "this memory; retrying helps only after some of them are freed."
 )
 CASES: dict[str, tuple[OomMessage, tuple[str, ...]]] = {
