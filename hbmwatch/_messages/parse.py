@@ -120,7 +120,7 @@ def _read_lines(text: str) -> _Read:
     flat_text = collapse_whitespace(plain_text)
     ooms = list(find_ooms(flat_text))
     if not ooms and len(plain_text) < _SHORT:
-        # A terminal breaks lines within words too.
+        # A terminal breaks lines within words too, and one full line does not tell its width.
         lines = plain_text.replace(_MARK, "")
         joined = lines.replace("\n", "")
         flat_joined = collapse_whitespace(joined)

@@ -112,6 +112,20 @@ def equinox(_: Path) -> None:
     train_step(model, SMALL)
 
 
+@client(STEP, "jax.experimental.pallas")
+def pallas_kernel(_: Path) -> None:
+    from jax.experimental import pallas
+
+    def double(x: Any, out: Any) -> None:
+        out[...] = 2 * x[...]
+
+    @watch_hbm
+    def train_step(x: Any) -> Any:
+        return wide(pallas.pallas_call(double, out_shape=x, interpret=True)(x).sum())
+
+    train_step(SMALL)
+
+
 @client(STEP, "optax")
 def optax(_: Path) -> None:
     import optax
