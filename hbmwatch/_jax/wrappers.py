@@ -20,19 +20,22 @@ _WRAPPERS = {
 # flax.nnx.cached_partial keeps the function and its first arguments in these variables.
 _CACHED_PARTIAL = {"_cached_partial", "cached_partial"}
 _FUNCTION, _ARGUMENTS = "f", "cached_args"
+# How many partials of partials are opened.
+_MOST_LAYERS = 16
 
 
 def with_bound_arguments(
     fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
     """The function in a partial, with all of its arguments; of flax.nnx.cached_partial too."""
-    while True:
+    for _ in range(_MOST_LAYERS):
         if isinstance(fun, functools.partial):
             fun, args, kwargs = fun.func, (*fun.args, *args), {**fun.keywords, **kwargs}
         elif (bound := cached_by_flax(fun)) is not None:
             fun, args = bound[0], (*bound[1], *args)
         else:
-            return fun, args, kwargs
+            break
+    return fun, args, kwargs
 
 
 def cached_by_flax(fun: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,11 @@ import jax.numpy as jnp
 import pytest
 
 from hbmwatch import HbmOomError, fits, watch_hbm
+from hbmwatch._jax import wrappers
 from hbmwatch._jax.lowered import CallInfo, Leaf, array_leaves, call_info
 from hbmwatch._jax.lowering import plain_lowered
 from hbmwatch._jax.user_paths import with_user_paths
+from hbmwatch._jax.wrappers import with_bound_arguments
 
 optax = pytest.importorskip("optax")
 ROWS = 2**46  # times 256 features: no computer has that much memory
@@ -176,6 +179,18 @@ def test_leaves_that_do_not_match_keep_the_name_of_the_program(given: Sequence[L
     call = CallInfo((Leaf("x.states[0][0]", (2,), "float32"),))
 
     assert with_user_paths(call, given) == call
+
+
+def test_the_arguments_that_partials_keep_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partial of a partial; and what is found to be a partial of itself ends, too."""
+    step = functools.partial(functools.partial(max, 1), 2, key=abs)
+    assert with_bound_arguments(step, (3,), {"default": 4}) == (
+        max,
+        (1, 2, 3),
+        {"key": abs, "default": 4},
+    )
+    monkeypatch.setattr(wrappers, "cached_by_flax", lambda fun: (fun, (0,)))
+    assert set(with_bound_arguments(max, (), {})[1]) == {0}
 
 
 def test_a_report_has_the_user_s_paths() -> None:
