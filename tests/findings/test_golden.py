@@ -44,9 +44,10 @@ def text(finding: Finding) -> str:
     return LINE.sub(r"\1:N", "".join(f"{name}: {row}\n" for name, row in rows.items()))
 
 
-def compare(finding: Finding) -> None:
+def compare(finding: Finding, slug: str) -> None:
     """Compare with the golden file; HBMWATCH_UPDATE_GOLDEN=1 writes it instead."""
-    file = GOLDEN / f"{finding.slug}.txt"
+    assert finding.slug == slug
+    file = GOLDEN / f"{slug}.txt"
     if UPDATES:
         assert jax.__version__ == "0.10.2", "golden texts are written with jax 0.10.2"
         file.write_text(text(finding), encoding="utf-8")
@@ -62,7 +63,7 @@ def compare(finding: Finding) -> None:
 @pytest.mark.parametrize("case", params(FIRST.values()))
 def test_a_finding_reads_as_its_golden_text(case: Case) -> None:
     """The first program of each finding."""
-    compare(explained(case.name).findings[0])
+    compare(explained(case.name).findings[0], case.kind)
 
 
 def test_the_finding_on_arguments_reads_as_its_golden_text() -> None:
@@ -71,7 +72,7 @@ def test_the_finding_on_arguments_reads_as_its_golden_text() -> None:
     for layer in range(3):
         hlo.parameter(1024, 1024, path=f"params['layer_{layer}']")
     hlo.add("negate", dims=(1,))
-    compare(find_findings(hlo.facts(message=limited(10, 12)))[0])
+    compare(find_findings(hlo.facts(message=limited(10, 12)))[0], "arguments")
 
 
 def test_the_finding_on_live_arrays_reads_as_its_golden_text() -> None:
@@ -81,13 +82,13 @@ def test_the_finding_on_live_arrays_reads_as_its_golden_text() -> None:
     arrays = LiveArrays((1024, 1024), "float32", 6, 24 * MIB, ("history in main(), train.py",))
     device = DeviceMemory("TPU v5 lite", 1, limit_bytes=26 * MIB, live=(arrays,))
     facts = hlo.facts((hlo.instructions[-1]["id"],))
-    compare(find_findings(dataclasses.replace(facts, device=device))[0])
+    compare(find_findings(dataclasses.replace(facts, device=device))[0], "live-arrays")
 
 
 def test_the_finding_on_vmem_reads_as_its_golden_text() -> None:
     """The figures of a message."""
     message = OomMessage("", memory_space="vmem", requested_bytes=20 * MIB, limit_bytes=16 * MIB)
-    compare(vmem.find(message)[0])
+    compare(vmem.find(message)[0], "vmem")
 
 
 def test_every_finding_has_a_golden_text() -> None:
