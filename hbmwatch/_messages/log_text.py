@@ -76,9 +76,10 @@ _ENTITIES = {"&gt;": ">", "&lt;": "<", "&quot;": '"', "&#39;": "'", "&nbsp;": " 
 # The right side of a panel, before a line break (marked, where it was an escape) or a quote's end.
 _BOX_END = re.compile(r"""(?<![│┃ \t])(?:[│┃ \t]++(?=\v?\n|$)|[ \t]*+[│┃]++(?=['"<]))""")
 
-# A word of a link or of a form, and what stands in it for a character.
+# A word of a link or of a form, and what stands in it for an ASCII character: instructions of HLO
+# have names such as "%add.1" and "%batch".
 _URL_WORD = re.compile(r"(?<!\S)[^\s%+]*+[%+]\S*")
-_URL_ESCAPE = re.compile(r"%[0-9a-f]{2}|(?<=[\w.,:;)])\+(?=[\w%(])", re.IGNORECASE)
+_URL_ESCAPE = re.compile(r"%(?:0[9ad]|1b|[2-7][0-9a-f])|(?<=[\w.,:;)])\+(?=[\w%(])", re.IGNORECASE)
 _FEWEST_ESCAPES = 2
 _URL_LAYERS = 4  # a link in a link is encoded twice
 

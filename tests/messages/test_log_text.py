@@ -34,6 +34,8 @@ CASES = {
     ),
     "a link": ("b?q=1%20GiB%3A%20a+b x%20y", "b?q=1 GiB: a+b x%20y"),
     "a form": ("a=1+GiB%3A+b%2Bc", "a=1 GiB: b+c"),
+    "a link in Chinese": ("a%20%E5%86%85%20b", "a \u5185 b"),
+    "names of instructions": ("(%add.1,%add.2,%batch)", "(%add.1,%add.2,%batch)"),
     "a sum": ("a + b+c 50%+", "a + b+c 50%+"),
     "brackets that say something": ("memory [Op:Conv2D]", "memory [Op:Conv2D]"),
     "plain text": ("12 bytes: too many", "12 bytes: too many"),
