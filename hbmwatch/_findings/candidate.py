@@ -9,6 +9,7 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import Graph, elements
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.origin import Origin, OriginInstruction
+from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.products import (
     Product,
     find_product,
@@ -90,6 +91,25 @@ class Candidate:
         """Whether a buffer is an argument in another form: copied, transposed or cast."""
         is_argument = self.facts.buffers.graph.is_argument
         return bool(self.ends) and all(is_argument(end.instruction) for end in self.ends)
+
+    @functools.cached_property
+    def is_identity(self) -> bool:
+        """Whether a buffer compares positions along two dimensions, as jnp.eye does."""
+        chain = self.origin.chain
+        return (
+            len(self.ends) > 1
+            and "compare" in chain
+            and "select" not in chain
+            and all(self._is_position(end) for end in self.ends)
+        )
+
+    def _is_position(self, end: OriginInstruction) -> bool:
+        """Whether an instruction numbers the entries along a dimension."""
+        graph = self.facts.buffers.graph
+        spread = graph.first(end.instruction) if end.instruction.opcode == "broadcast" else None
+        made = end.instruction if spread is None else source_of(graph, spread, end.outer)
+        # Where a dimension was split, sums of products make the number.
+        return made.opcode == "iota" or made.metadata.op_name.endswith("/iota")
 
     @functools.cached_property
     def product(self) -> Product | None:

@@ -83,4 +83,5 @@ def is_jacobian(candidate: Candidate) -> bool:
     names = candidate.names
     if "vmap(jvp(" in names or "vmap(transpose(" in names:
         return True
-    return candidate.is_square and ("/eq" in names or names.endswith("iota"))
+    square = candidate.is_square and ("/eq" in names or names.endswith("iota"))
+    return square or candidate.is_identity

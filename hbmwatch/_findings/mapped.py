@@ -9,11 +9,14 @@ from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.random_bits import RANDOM_NAMES
 from hbmwatch._xla.protos import HloInstructionProto
 
+# Functions of JAX that have a vmap inside.
+_MAPPED_INSIDE = (*RANDOM_NAMES, "searchsorted")
 
-def depth(op_name: str) -> int:
-    """How many vmaps of the user are around an operation; jax.random has vmaps of its own."""
-    starts = [position for word in RANDOM_NAMES if (position := op_name.find(word)) >= 0]
-    return op_name[: min(starts, default=len(op_name))].count("vmap(")
+
+def depth(op_names: str) -> int:
+    """How many vmaps of the user are around an operation; those inside of JAX come after a name."""
+    starts = [position for word in _MAPPED_INSIDE if (position := op_names.find(word)) >= 0]
+    return op_names[: min(starts, default=len(op_names))].count("vmap(")
 
 
 def _shared_axes(spread: Sequence[HloInstructionProto]) -> int:

@@ -35,5 +35,6 @@ def is_one_hot(candidate: Candidate) -> bool:
         and "compare" in chain
         and "select" not in chain
         and not THREEFRY_OPCODES & chain
+        and not candidate.is_identity
         and not combines_two_arrays(candidate)
     )

@@ -8,10 +8,10 @@ from collections import Counter
 from hbmwatch._analysis.live_buffers import is_backward
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.mapped import entries_of_product, fits
+from hbmwatch._findings.mapped import depth, entries_of_product, fits
 from hbmwatch._findings.pairwise import is_gradient_per_example, multiplies_rows
 from hbmwatch._findings.phrases import LAX_MAP
-from hbmwatch._findings.random_bits import RANDOM_NAMES, RETURNED, is_drawn
+from hbmwatch._findings.random_bits import RETURNED, is_drawn
 
 # A layer's weights are a matrix, maybe one of a stack.
 LEAST_RANK = 2
@@ -65,14 +65,8 @@ def is_weight_gradient(candidate: Candidate) -> bool:
 
 
 def is_mapped(candidate: Candidate) -> bool:
-    """Whether a vmap of the user makes the buffer, and not for a gradient.
-
-    The generators of jax.random have a vmap inside, so the search ends at their names.
-    """
-    names = candidate.names
-    positions = [p for word in RANDOM_NAMES if (p := names.find(word)) >= 0]
-    names_before = names[: min(positions, default=len(names))]
-    return "vmap(" in names_before and "jvp(" not in names
+    """Whether a vmap of the user makes the buffer, and not for a gradient."""
+    return depth(candidate.names) > 0 and "jvp(" not in candidate.names
 
 
 def is_drawn_result(candidate: Candidate) -> bool:

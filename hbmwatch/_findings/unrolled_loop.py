@@ -10,6 +10,7 @@ from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.pairwise import is_gradient_per_example
 from hbmwatch._findings.phrases import LAX_SCAN
 from hbmwatch._findings.random_bits import is_random_bits
+from hbmwatch._findings.whole import is_part_of_one
 from hbmwatch._records.opcodes import is_collective
 
 
@@ -41,8 +42,9 @@ _ONLY_CUTS = frozenset(
 def is_partial_result(candidate: Candidate) -> bool:
     """Whether equal buffers are results of the steps of an unrolled loop.
 
-    They are not residuals, gradients (of all or of each example), parts of another array, random
-    bits, what devices exchange, or buffers in a loop that is not unrolled.
+    They are not residuals, gradients (of all or of each example), parts of another array or of one
+    operation (an FFT), random bits, what devices exchange, or buffers in a loop that is not
+    unrolled.
     """
     first, count = candidate.first, len(candidate.buffers)
     if first.op.kind != "temporary" or count < LEAST_STEPS:
@@ -51,7 +53,7 @@ def is_partial_result(candidate: Candidate) -> bool:
         return False
     if is_gradient_per_example(candidate):
         return False
-    if is_random_bits(candidate):
+    if is_random_bits(candidate) or is_part_of_one(candidate):
         return False
     exchanged = is_collective(first.op.opcode)
     arguments = sum(1 for a in candidate.facts.arguments if a.dims == first.dims)

@@ -52,11 +52,22 @@ def instead_of(name: str) -> str:
     return _FACTORIZATIONS[name][1]
 
 
+def is_part_of_one(candidate: Candidate) -> bool:
+    """Whether a buffer is inside of one operation, which the compiler writes out in several."""
+    name = candidate.first.name
+    expanded = _last(name) in _FACTORIZATIONS or _last(name) in _ALONG_AN_AXIS
+    return expanded and any(user.metadata.op_name == name for user in candidate.uses)
+
+
+def _last(op_name: str) -> str:
+    """The operation at the end of an op_name, without the jit that it is in."""
+    return op_name.rpartition("/")[2].removeprefix("jit(").rstrip(")")
+
+
 def along_an_axis(candidate: Candidate) -> str:
     """What holds of an axis that blocks may cut ("is not sorted"); "" where all are alike."""
     for reader in candidate.uses:
-        last = reader.metadata.op_name.rpartition("/")[2].removeprefix("jit(").rstrip(")")
-        for word in (reader.opcode, last):
+        for word in (reader.opcode, _last(reader.metadata.op_name)):
             if word in _ALONG_AN_AXIS:
                 return _ALONG_AN_AXIS[word]
     return ""

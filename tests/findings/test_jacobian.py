@@ -46,6 +46,19 @@ def test_the_basis_itself_belongs_to_the_jacobian() -> None:
     assert classified(hlo.facts((basis,))) == "jacobian"
 
 
+def test_a_basis_of_arrays_belongs_to_the_jacobian() -> None:
+    """An identity matrix whose columns have the shape of an argument."""
+    hlo = Hlo()
+    dims = (512, 2, 256)
+    spread = hlo.add("broadcast", hlo.add("iota", dims=(512,)), dims=dims, name="jit(f)/iota")
+    columns = hlo.add("broadcast", hlo.add("iota", dims=(2, 256)), dims=dims, name="jit(f)/iota")
+    equal = hlo.add("compare", spread, columns, dims=dims, name="jit(f)/eq")
+    basis = hlo.add("convert", equal, dims=dims, name="jit(f)/convert_element_type")
+    hlo.add("negate", basis, dims=dims, name="jit(f)/vmap(jvp())/mul")
+
+    assert classified(hlo.facts((basis,))) == "jacobian"
+
+
 @pytest.mark.parametrize("around", ["", "jvp"], ids=["alone", "in a loss"])
 def test_chunks_in_a_loss_need_a_checkpoint(around: str) -> None:
     """The gradient of a loss that has a Jacobian inside keeps what all chunks make."""

@@ -39,3 +39,16 @@ def test_an_index_compared_with_an_iota_is_one_hot(
 ) -> None:
     """A mask that selects is none, and two indices are pairs."""
     assert classified(compared(other, name, last)) == slug
+
+
+@pytest.mark.parametrize("around", ["iota", "add"], ids=["along a dimension", "along split ones"])
+def test_an_identity_matrix_has_no_index(around: str) -> None:
+    """jnp.eye compares positions with positions; no table can be indexed instead."""
+    hlo = Hlo()
+    rows = hlo.add(around, dims=(1024,), dtype=S32, name="jit(f)/iota")
+    spread = hlo.add("broadcast", rows, dims=DIMS, dtype=S32, name="jit(f)/iota")
+    columns = hlo.add("iota", dims=DIMS, dtype=S32, name="jit(f)/iota")
+    equal = hlo.add("compare", spread, columns, dims=DIMS, dtype=PRED, name="jit(f)/eq")
+    made = hlo.add("convert", equal, dims=DIMS, name="jit(f)/convert_element_type")
+
+    assert classified(hlo.facts((made,))) is None

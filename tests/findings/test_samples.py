@@ -23,13 +23,23 @@ from tests.oom_programs.base import array, on_one
         ("jit(f)/vmap()/add", "samples"),
         ("jit(f)/vmap()/jit(_normal)/mul", "samples"),
         ("jit(f)/jit(_normal)/vmap()/mul", None),
+        ("jit(f)/jit(searchsorted)/vmap(jit(_searchsorted_scan_impl))/add", None),
+        ("jit(f)/vmap(jit(searchsorted))/vmap(jit(_searchsorted_scan_impl))/add", "samples"),
         ("jit(f)/jvp(vmap())/add", None),
         ("jit(f)/add", None),
     ],
-    ids=["mapped", "draws for each", "the generator's own vmap", "the batch of a loss", "plain"],
+    ids=[
+        "mapped",
+        "draws for each",
+        "the generator's own vmap",
+        "a search's own vmap",
+        "searches for each",
+        "the batch of a loss",
+        "plain",
+    ],
 )
 def test_a_vmap_of_the_user_makes_samples(name: str, slug: str | None) -> None:
-    """Not the vmap inside of jax.random, nor that of a loss."""
+    """Not the vmap inside of a function of JAX, nor that of a loss."""
     hlo = Hlo()
     made = hlo.add("broadcast", hlo.parameter(512), dims=(512, 512), name=name)
 

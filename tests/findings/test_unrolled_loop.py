@@ -54,6 +54,21 @@ def test_equal_buffers_of_other_reasons_are_no_loop(name: str, opcode: str) -> N
     assert not unrolled_loop.is_partial_result(largest(steps(4, name, opcode)))
 
 
+@pytest.mark.parametrize(
+    ("reader", "slug"),
+    [("jit(f)/jit(fft)", None), ("jit(f)/add", "unrolled-loop")],
+    ids=["the same transform", "a sum of transforms"],
+)
+def test_parts_of_one_transform_are_no_loop(reader: str, slug: str | None) -> None:
+    """The compiler writes an FFT out in several equal buffers, which it reads itself."""
+    hlo = Hlo()
+    x = hlo.parameter(512)
+    made = [hlo.add("reduce-window", x, dims=DIMS, name="jit(f)/jit(fft)") for _ in range(4)]
+    hlo.add("add", *made, dims=DIMS, name=reader)
+
+    assert classified(hlo.facts(made)) == slug
+
+
 def test_all_results_but_one_are_freed() -> None:
     """A loop needs the result of one step at a time."""
     hlo = Hlo()
