@@ -63,6 +63,15 @@ def origin(graph: Graph, start: HloInstructionProto, count: int, element_type: i
     return Origin(ends, frozenset(walk.chain), names, walk.narrow, walk.is_cut)
 
 
+def is_scalar(graph: Graph, instruction: HloInstructionProto) -> bool:
+    """Whether an instruction is a constant or a broadcast number."""
+    if instruction.opcode == "constant":
+        return True
+    source = graph.first(instruction)
+    is_broadcast = instruction.opcode == "broadcast"
+    return is_broadcast and source is not None and elements(source.shape) <= 1
+
+
 class _Walk:
     """One walk from a buffer to the origin of its elements."""
 

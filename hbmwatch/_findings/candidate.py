@@ -6,9 +6,8 @@ import functools
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._analysis.graph import Graph, elements
 from hbmwatch._analysis.live_buffers import LiveBuffer
-from hbmwatch._analysis.origin import Origin, OriginInstruction
+from hbmwatch._analysis.origin import Origin, OriginInstruction, is_scalar
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.products import (
     Product,
@@ -126,12 +125,3 @@ class Candidate:
     def reader_of_scores(self) -> str:
         """What reads scores, by its name ("a softmax"); "" where an exponential and a sum do."""
         return reader_of_scores(self.origin, self.uses)
-
-
-def is_scalar(graph: Graph, instruction: HloInstructionProto) -> bool:
-    """Whether an instruction is a constant or a broadcast number."""
-    if instruction.opcode == "constant":
-        return True
-    source = graph.first(instruction)
-    is_broadcast = instruction.opcode == "broadcast"
-    return is_broadcast and source is not None and elements(source.shape) <= 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import MOVES, Graph, elements, joined_names
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
-from hbmwatch._analysis.origin import Origin, OriginInstruction
+from hbmwatch._analysis.origin import Origin, OriginInstruction, is_scalar, origin
 from hbmwatch._analysis.sources import everything, source_of
 from hbmwatch._xla.protos import HloInstructionProto
 
@@ -20,6 +20,8 @@ _SOFTMAX = (*_CLASSES, "logsumexp")
 
 
 _SUMS = ("reduce", "reduce-window")
+# Between an argument and what a number multiplies it to.
+_SCALED = MOVES | {"parameter", "fusion", "multiply", "divide", "negate", "broadcast", "constant"}
 # What these names are called in a sentence.
 _READERS = {
     "softmax": "a softmax",
@@ -35,7 +37,8 @@ class Product(NamedTuple):
 
     Attributes:
         factors: The instructions whose results it multiplies, without scalars.
-        arguments: The arguments of the program that they are; None for a computed factor.
+        arguments: The arguments of the program that they are, also where a number multiplies one;
+            None for a computed factor.
         sources: The instructions that compute them, behind moves and casts.
         size: Its number of elements.
         growth: How many times larger it is than its larger factor.
@@ -59,9 +62,22 @@ def find_product(graph: Graph, ends: Sequence[OriginInstruction]) -> Product | N
     growth = size / max((elements(f.shape) for f in factors), default=size)
     if growth < LEAST_GROWTH:
         return None
-    arguments = [graph.given(f, outer) for f in factors]
+    arguments = [_argument(graph, f, outer) for f in factors]
     sources = [source_of(graph, f, outer) for f in factors]
     return Product(factors, arguments, sources, size, growth)
+
+
+def _argument(
+    graph: Graph, factor: HloInstructionProto, outer: tuple[HloInstructionProto, ...]
+) -> HloInstructionProto | None:
+    """The argument that a factor is, behind moves and times a number; None for a computed one."""
+    given = graph.given(factor, outer)
+    if given is not None:
+        return given
+    above = origin(graph, factor, elements(factor.shape), factor.shape.element_type)
+    ends = [end.instruction for end in above.ends if not is_scalar(graph, end.instruction)]
+    is_scaled = len(ends) == 1 and above.chain <= _SCALED and not above.is_cut
+    return graph.given(ends[0], outer) if is_scaled else None
 
 
 def ungathered(graph: Graph, end: OriginInstruction) -> OriginInstruction:

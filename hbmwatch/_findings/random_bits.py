@@ -8,9 +8,9 @@ from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import Graph, elements
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.no_batch import carried, reads_rows
-from hbmwatch._analysis.origin import Origin, origin
+from hbmwatch._analysis.origin import Origin, is_scalar, origin
 from hbmwatch._findings.advice import BufferAdvice
-from hbmwatch._findings.candidate import Candidate, is_scalar
+from hbmwatch._findings.candidate import Candidate
 from hbmwatch._xla.protos import HloInstructionProto
 from hbmwatch._xla.types import PrimitiveType, float_bits
 

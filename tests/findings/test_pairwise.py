@@ -298,3 +298,17 @@ def test_scores_that_no_softmax_reads_are_pairs_with_their_gradient(blocks: bool
 
     assert [f.slug for f in pairs] == ([] if blocks else ["pairwise"])
     assert all(f is findings[0] and (f.saves_bytes or 0) >= 512 * MIB for f in pairs)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "slug"), [("multiply", "pairwise"), ("sort", None)], ids=["scaled", "computed"]
+)
+def test_rows_times_a_number_are_rows(opcode: str, slug: str | None) -> None:
+    """The product in the squared distances of two sets of points: -2 x @ y.T."""
+    hlo = Hlo()
+    x, y = hlo.parameter(2048, 8, path="x"), hlo.parameter(1024, 8, path="y")
+    two = hlo.add("broadcast", hlo.add("constant"), dims=(2048, 8))
+    scaled = hlo.add(opcode, x, two, dims=(2048, 8))
+    made = hlo.add("dot", scaled, y, dims=(2048, 1024), name="jit(f)/dot_general")
+
+    assert classified(hlo.facts((made,))) == slug
