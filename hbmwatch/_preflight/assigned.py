@@ -74,6 +74,7 @@ def compile_for(
     timeout_s: float = 600.0,
     compiler_options: Mapping[str, Any] | None = None,
     child: Child | None = None,
+    meanwhile: Callable[[], bool] | None = None,
 ) -> Compiled:
     """Compile a lowered step for a target, in a child process that never outlives the call.
 
@@ -84,6 +85,7 @@ def compile_for(
         timeout_s: Seconds until the child is killed.
         compiler_options: XLA options, in addition to those of the step's own jit.
         child: A child that was started while the step was lowered; it compiles once only.
+        meanwhile: Called again and again until the compiler has ended; True ends it at once.
 
     Raises:
         ValueError: The step runs on more devices than the target has.
@@ -94,7 +96,29 @@ def compile_for(
         proof=proof,
         timeout_s=timeout_s,
         child=child,
+        meanwhile=meanwhile,
     )
+
+
+def begin(request: CompileRequest, target: Target) -> Child:
+    """A child that compiles a request; whoever gets it has to end it.
+
+    Raises:
+        ValueError: The step runs on more devices than the target has.
+    """
+    job = _job(request, target)
+    child = Child(target.platform)
+    try:
+        child.ask(request, job)
+    except BaseException:
+        child.__exit__(None, None, None)
+        raise
+    return child
+
+
+def has_passed(child: Child, request: CompileRequest, target: Target) -> bool:
+    """Whether a request that `begin` sent has reached a buffer assignment that fits."""
+    return target.platform == "tpu" and bool(_files(child.dump, request.name, _PASSED))
 
 
 def compile_request_for(
@@ -104,6 +128,7 @@ def compile_request_for(
     proof: Proof = "assigned",
     timeout_s: float = 600.0,
     child: Child | None = None,
+    meanwhile: Callable[[], bool] | None = None,
 ) -> Compiled:
     """Compile a request for a target; see compile_for.
 
@@ -113,8 +138,8 @@ def compile_request_for(
     job = _job(request, target)
     if child is None:
         with Child(target.platform) as started:
-            return _asked(started, request, job, target, proof, timeout_s)
-    return _asked(child, request, job, target, proof, timeout_s)
+            return _asked(started, request, job, target, proof, timeout_s, meanwhile)
+    return _asked(child, request, job, target, proof, timeout_s, meanwhile)
 
 
 def _asked(
@@ -124,12 +149,14 @@ def _asked(
     target: Target,
     proof: Proof,
     timeout_s: float,
+    meanwhile: Callable[[], bool] | None,
 ) -> Compiled:
     """The child's answer."""
     start = time.monotonic()
-    child.ask(request, job)
+    if not child.is_asked:
+        child.ask(request, job)
     seen_enough = _seen_enough(request.name, target.platform) if proof == "assigned" else _never
-    answer = child.wait(timeout_s, seen_enough)
+    answer = child.wait(timeout_s, seen_enough, meanwhile)
     found = _read(child.dump, request.name)
     if found is None and not answer.error:
         error = f"{_why_unread(child.dump, request.name)}{child.full_disk()}"

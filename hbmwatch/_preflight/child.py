@@ -52,7 +52,13 @@ class Answer:
 
 
 class Child:
-    """One compile in a child process with its own folder; the `with` block removes both."""
+    """One compile in a child process with its own folder; the `with` block removes both.
+
+    Attributes:
+        folder: Its folder.
+        dump: The folder for XLA's dump.
+        is_asked: Whether it has got its program.
+    """
 
     def __init__(self, platform: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hbmwatch-compile-")
@@ -60,6 +66,7 @@ class Child:
         self.dump = self.folder / DUMP
         self.dump.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
+        self.is_asked = False
         try:
             self._process = _start(self.folder, platform)
         except BaseException:
@@ -93,6 +100,7 @@ class Child:
             OSError: It cannot be written into the folder.
         """
         assert self._process is not None and self._process.stdin is not None
+        self.is_asked = True
         try:
             (self.folder / MODULE).write_bytes(request.module)
             (self.folder / OPTIONS).write_bytes(request.options)
@@ -104,14 +112,21 @@ class Child:
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
 
-    def wait(self, timeout_s: float, seen_enough: Callable[[Path], bool]) -> Answer:
+    def wait(
+        self,
+        timeout_s: float,
+        seen_enough: Callable[[Path], bool],
+        gives_up: Callable[[], bool] | None = None,
+    ) -> Answer:
         """Wait for the answer; kill the child at the time limit, or when the dump is sufficient.
 
         Args:
             timeout_s: Seconds from now.
             seen_enough: Whether the dump folder has all that is needed.
+            gives_up: Asked again and again: whether to wait no longer.
         """
-        until = time.monotonic() + timeout_s
+        start = time.monotonic()
+        until = start + timeout_s
         while True:
             ended = self._reap(os.WNOHANG)
             if ended is not None:
@@ -120,8 +135,9 @@ class Child:
                 return self._answer(0, self._kill())
             if seen_enough(self.dump):
                 return Answer("stopped", cpu_seconds=self._kill())
-            if time.monotonic() >= until:
-                error = f"still compiling after {round(timeout_s, 0 if timeout_s >= 1 else 1):g} s"
+            if time.monotonic() >= until or (gives_up is not None and gives_up()):
+                waited_s = min(timeout_s, time.monotonic() - start)
+                error = f"still compiling after {round(waited_s, 0 if waited_s >= 1 else 1):g} s"
                 return Answer("timeout", error, cpu_seconds=self._kill())
             time.sleep(_POLL_S)
 

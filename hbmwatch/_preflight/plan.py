@@ -10,7 +10,9 @@ from typing import Any
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.verdict import verdict
+from hbmwatch._preflight.ahead import Ahead
 from hbmwatch._preflight.changes import CHANGES
+from hbmwatch._preflight.changes.call import Call
 from hbmwatch._preflight.changes.tracing import call_of
 from hbmwatch._preflight.changes.variants import variants as trying
 from hbmwatch._preflight.fits import check_options, check_seconds
@@ -80,13 +82,29 @@ def plan(
     trace_s = time.monotonic() - tracing
     target = named or target_of(call.lowered, memory_fraction)
     _check_limit(target, limit_bytes)
-    tries = Tries(target, start + seconds, timeout_s, limit_bytes, on_try, trace_s)
-    fit, facts = tries.compile(call, "assigned", _SHARE_OF_FIRST)
+    until = start + seconds
+    with Ahead(call, target, limit_bytes or target.limit_bytes, trace_s, until) as ahead:
+        tries = Tries(target, until, timeout_s, limit_bytes, on_try, trace_s, ahead)
+        found = _planned(tries, ahead, call, own, keep_values)
+    return dataclasses.replace(found, seconds=time.monotonic() - start)
+
+
+def _planned(
+    tries: Tries,
+    ahead: Ahead,
+    call: Call,
+    own: Mapping[str, Callable[..., Any]],
+    keep_values: bool,
+) -> Plan:
+    """The plan, without how long it took."""
+    fit, facts = tries.compile(call, "assigned", _SHARE_OF_FIRST, meanwhile=ahead.look)
+    if fit.fits:
+        ahead.end()
     if fit.fits and fit.proof == "assigned":
         proved, facts = tries.compile(call, "compiled")
         fit = proved if proved.fits is not None else fit
     if fit.fits:
-        return Plan(fit, keep_values=keep_values, seconds=time.monotonic() - start)
+        return Plan(fit, keep_values=keep_values)
     keeping = [change for change in CHANGES if change.kind != "C"]
     others = [change for change in CHANGES if change.kind == "C"]
     changes = (*keeping, *([trying(own)] if own else []), *others)
@@ -100,7 +118,6 @@ def plan(
         notes=tuple(search.notes),
         keep_values=keep_values,
         error=search.error,
-        seconds=time.monotonic() - start,
     )
 
 

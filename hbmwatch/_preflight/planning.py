@@ -10,7 +10,8 @@ from jax.extend.core import Literal
 
 from hbmwatch._preflight.changes.call import Call, NothingToChange
 from hbmwatch._preflight.changes.change import NO_TIME, Asked, Change, Edit, Edits
-from hbmwatch._preflight.tries import Tried, Tries
+from hbmwatch._preflight.changes.checkpoint import CHECKPOINT
+from hbmwatch._preflight.tries import NotWorthACompile, Tried, Tries
 from hbmwatch._preflight.verdicts import Fit
 from hbmwatch._records.sizes import format_size
 
@@ -39,6 +40,7 @@ class Search:
         self._tries = tries
         self._changes = changes
         self._least: dict[Tried, int] = {}
+        self._left_out: dict[Tried, tuple[Change, Edit]] = {}
         self.untried: dict[str, str] = {}
         self.notes: list[str] = []
         self.error = ""
@@ -59,6 +61,9 @@ class Search:
         keeping = [change for change in self._changes if change.kind != "C"]
         if self._is_too_large(base):
             keeping.sort(key=lambda change: not change.frees_arguments)
+        if base.fit.fits is None and self._tries.ahead is not None and self._tries.ahead.has_passed:
+            # Others may take the compiler as long as the unchanged step.
+            keeping.sort(key=lambda change: change is not CHECKPOINT)
         on_top = base
         for change in keeping:
             found = self._one(on_top, change)
@@ -112,6 +117,8 @@ class Search:
                 verdict = found[-1].fit
             except NothingToChange as reason:
                 self.untried.setdefault(change.name, str(reason))
+                if isinstance(reason, NotWorthACompile):
+                    self._left_out.setdefault(before, (change, edit))
             if verdict is not None and verdict.fits and not change.repeats:
                 break
             edit = self._next(change, edits, verdict)
@@ -150,6 +157,10 @@ class Search:
             best = self._lowest(best)
         # A checkpoint is made before the program is rewritten, and may gain nothing by itself.
         again = self._lowest(base, lambda change, edit: edit.traces_again, gains=False)
+        if again is None and base in self._left_out and not self._tries.is_over:
+            again = self._tries.attempt(base, self._left_out[base], estimates=False)
+            if again.fit.fits:
+                return True
         return again is not None and self._on_top(again, changes)
 
     def _on_top(self, before: Tried, changes: Sequence[Change]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
@@ -13,7 +14,8 @@ import pytest
 
 from hbmwatch import Fit, Plan, PlanRow, fits, plan
 from hbmwatch._preflight.changes import CHANGES
-from hbmwatch._preflight.changes.change import NO_TIME
+from hbmwatch._preflight.changes.call import Call
+from hbmwatch._preflight.changes.change import NO_TIME, Change, Edit
 from hbmwatch._preflight.changes.tracing import call_of
 from hbmwatch._preflight.planning import Search
 from hbmwatch._preflight.targets import target_of
@@ -199,6 +201,43 @@ def test_nothing_begins_that_takes_longer_than_the_time_that_is_left() -> None:
     assert tries.done == []
     assert search.untried == dict.fromkeys((change.name for change in CHANGES), NO_TIME)
     assert search.error == NO_TIME
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing(Edit):
+    """An edit that changes nothing, and is not expected to."""
+
+    traces_again = True
+
+    def on(self, call: Call) -> Call:
+        """The call itself."""
+        return call
+
+    def is_worth_a_compile(self, before: Call, after: Call) -> bool:
+        """It is not."""
+        return False
+
+
+def test_what_seems_to_save_nothing_is_a_base_where_nothing_else_fits() -> None:
+    """It is compiled only then, because another change may need it."""
+
+    def edits(call: Call, facts: Any, asked: Any) -> Any:
+        yield Nothing(what="nothing", code="")
+
+    def after(*changes: Change) -> list[tuple[str, ...]]:
+        call = call_of(jax.jit(distance), (X, X), {}, None)
+        tries = Tries(target_of(call.lowered), time.monotonic() + 600, 600, limit_bytes)
+        before, facts = tries.compile(call, "assigned")
+        search = Search(tries, changes)
+        search.run(Tried(call, (), before, facts))
+        return [tuple(change.name for change, _ in tried.steps) for tried in tries.done]
+
+    limit_bytes = 5 * MIB // 2
+    change = Change("nothing", "B", "the same", edits)
+
+    assert after(change) == [("nothing",)]
+    limit_bytes = MIB  # the arguments are larger, and the change frees none
+    assert after(change) == []
 
 
 def test_what_cannot_be_planned_is_refused() -> None:

@@ -86,6 +86,10 @@ class Given(Protocol):
     def kwargs(self) -> Mapping[str, Any]:
         """Its keyword arguments, arrays by shapes."""
 
+    @property
+    def memo(self) -> dict[str, Any]:
+        """What takes long to find out of the step, by a name."""
+
     def retraced(self, shapes: Sequence[jax.ShapeDtypeStruct]) -> Call:
         """The call for arguments of other shapes or dtypes.
 
@@ -257,6 +261,11 @@ class AroundGiven:
     def kwargs(self) -> Mapping[str, Any]:
         """As of the step without the change."""
         return self.given.kwargs
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """As of the step without the change."""
+        return self.given.memo
 
 
 def _placed_as(new: Leaf, old: Leaf) -> Leaf:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._jax.checkpointing import NotRepeatable
 from hbmwatch._jax.placed_checkpoints import Placement, candidates, placed
-from hbmwatch._preflight.changes.call import Call, NothingToChange
+from hbmwatch._preflight.changes.call import Call, Given, NothingToChange
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.estimate import estimated_peak_bytes
 
@@ -55,7 +55,7 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     """The places that save most, by an estimate from shapes, the ungrouped first."""
     if call.given is None:
         raise NothingToChange(_NOT_THE_STEP)
-    found = candidates(call.given.step, *call.given.args, **call.given.kwargs)
+    found = _places(call.given)
     if not found:
         raise NothingToChange(
             "no function is called several times in what the step differentiates, or what is "
@@ -77,6 +77,14 @@ def _edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
         if fit is not None and fit.peak_bytes is not None:
             measured = fit.peak_bytes, placement.saves_bytes
             lowest = measured if lowest is None else min(lowest, measured)
+
+
+def _places(given: Given) -> list[Placement]:
+    """The places in a step, for which it is traced once."""
+    if "checkpoints" not in given.memo:
+        given.memo["checkpoints"] = candidates(given.step, *given.args, **given.kwargs)
+    places: list[Placement] = given.memo["checkpoints"]
+    return places
 
 
 CHECKPOINT = Change(

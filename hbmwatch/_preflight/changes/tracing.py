@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -99,6 +99,7 @@ class _Given:
     platform: str | None
     options: JitOptions | None
     avals: tuple[Any, ...]
+    memo: dict[str, Any] = field(default_factory=dict)
 
     def retraced(self, shapes: Sequence[jax.ShapeDtypeStruct]) -> Call:
         options = self.options or JitOptions()
