@@ -229,7 +229,7 @@ def unet() -> Step:
     import optax
     from flax import linen as nn
 
-    batch, side, width = 256, 64, 128
+    batch, side, width = 384, 64, 128
 
     class Residual(nn.Module):
         features: int

@@ -53,7 +53,7 @@ def children(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdigit() and str(folder) in (process / "cmdline").read_text():
+            if process.name.isdigit() and os.fsencode(folder) in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
         except OSError:
             continue
