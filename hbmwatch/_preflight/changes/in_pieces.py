@@ -26,8 +26,10 @@ _MOST_COMPILES = 2
 LEAST_GAIN = 0.03
 # A cut is as good as any if its estimate is near this many times what n pieces can reach.
 _NEARLY_BEST = 1.25
-# By the estimate, so far above the limit that more pieces are tried at once.
+# By the estimate, so far above the limit that more pieces are tried at once. An estimate that does
+# not fall by the pieces to this share has missed what takes the memory, as what a TPU pads.
 _FAR = 1.5
+_MOST_SHARE = 0.5
 _MOST_CPU_S = 8.0
 # Values of which part of the largest one are made again in each loop: first few, then more. A TPU
 # pads a value with a short last dimension to up to 128 times its size.
@@ -118,7 +120,9 @@ def _fewer(edit: InPieces, too_few: int) -> Generator[InPieces, Fit | None]:
 
 def _is_far(share: float, facts: ProgramFacts | None, limit: int | None) -> bool:
     """Whether this share of the measured peak is still far more than the limit."""
-    return facts is not None and limit is not None and share * facts.peak_bytes > _FAR * limit
+    if facts is None or limit is None or share > _MOST_SHARE:
+        return False
+    return share * facts.peak_bytes > _FAR * limit
 
 
 def _ranked(

@@ -164,6 +164,15 @@ def test_too_few_pieces_are_left_out_at_first() -> None:
         edits.send(fit)
 
 
+def test_few_pieces_are_tried_where_the_estimate_misses_the_memory() -> None:
+    """It hardly falls by pieces, as where a TPU pads the values: it does not tell how many."""
+    call = call_of(jax.jit(lambda x: jnp.tanh(x @ jnp.ones((64, 2)))), (X,), {}, None)
+    facts: Any = SimpleNamespace(peak_bytes=60 * MIB)
+    edit: Any = next(BY_NAME["pieces"].edits(call, facts, Asked(limit_bytes=10 * MIB)))
+
+    assert edit.pieces == 4
+
+
 def test_a_narrow_value_that_each_piece_makes_whole_keeps_its_dtype() -> None:
     """Only sums over the pieces add up in float32."""
 
