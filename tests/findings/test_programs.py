@@ -131,6 +131,13 @@ SAVES_NEWER = {
 
 
 @pytest.mark.filterwarnings(UNUSABLE)
+@pytest.mark.parametrize("case", params(c for c in CASES if c.platform == "tpu"))
+def test_the_compiler_of_a_tpu_rejects_the_program(case: Case) -> None:
+    """For lack of device memory; the GPU's compiler rejects nothing."""
+    assert explained(case.name).message.limit_bytes
+
+
+@pytest.mark.filterwarnings(UNUSABLE)
 @pytest.mark.parametrize("case", params(CASES))
 def test_the_first_finding_is_what_closed_the_thread(case: Case) -> None:
     """A program of a public thread shows its cause first."""

@@ -81,7 +81,7 @@ def named_blocks(fault: bool) -> Any:
         return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads)
 
     one = {"mix": array(1024, 1024), "up": array(1024, 4096), "down": array(4096, 1024)}
-    return on_one(train_step, [one] * 12, array(131072, 1024), donate_argnums=0)
+    return on_one(train_step, [one] * 12, array(262144, 1024), donate_argnums=0)
 
 
 @case("residuals", "jax-ml/jax#3186: the gradient of a scan")
