@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "logdir",
-        metavar="DIR",
-        help="a log folder or the folder of one run, or its address, such as gs://bucket/xprof",
+        metavar="PATH",
+        help="a log folder, the folder of one run or its report.json; also an address, such as "
+        "gs://bucket/xprof",
     )
     parser.add_argument(
         "--run", dest="name", metavar="RUN", help="show this run's report: its name, or 'last'"
@@ -41,14 +42,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from hbmwatch._profiles.store import opened
-    from hbmwatch._profiles.stored import run_folders
+    from hbmwatch._profiles.stored import REPORT_JSON, run_folders
 
     with opened(options.logdir) as logdir:
+        if options.name is None and logdir.suffix == ".json" and not logdir.is_dir():
+            return _show(logdir, options)
         runs = run_folders(logdir)
         if runs == [logdir] and options.name is None:
-            return _show(logdir, options)
+            return _show(logdir / REPORT_JSON, options)
         if options.name not in (None, "last"):
-            return _show(_named(runs, options.name), options)
+            return _show(_named(runs, options.name) / REPORT_JSON, options)
         if options.html and options.name is None and runs:
             raise CommandError("--html writes one report: choose a run with --run")
         # Of a remote store, runs without a report are found only when they are read.
@@ -58,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
             print_on_stderr(f"{options.logdir} has no run with a report")
             return NOTHING_FOUND
         if options.name is not None:
-            return _show(listed[0][0], options)
+            return _show(listed[0][0] / REPORT_JSON, options)
     _print_list(listed, runs, options)
     return DONE
 
@@ -84,14 +87,14 @@ def _named(runs: list[Location], name: str) -> Location:
     for run in runs:
         if run.name == name:
             return run
-    raise CommandError(f"there is no run {clean(name, 200)!r}; `hbmwatch show DIR` lists all runs")
+    raise CommandError(f"there is no run {clean(name, 200)!r}; `hbmwatch show PATH` lists all runs")
 
 
-def _show(run: Location, options: argparse.Namespace) -> int:
-    """The report of one run."""
-    from hbmwatch._profiles.stored import REPORT_JSON, read_report
+def _show(file: Location, options: argparse.Namespace) -> int:
+    """The report in a file."""
+    from hbmwatch._profiles.stored import read_report
 
-    report = read_report(run / REPORT_JSON)
+    report = read_report(file)
     if options.html:
         write_text(options.html, report.to_html())
     if options.json:

@@ -10,7 +10,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FIGURE = r"-?[\d.]+ (?:[KMGTPE]i)?B"
 # What a reader looks for first: what is too much, and the limit.
 _MARKED = re.compile(
-    rf"(?P<over>{_FIGURE} (?:over(?: the limit|(?=[),.;]|$))|was above|above it|remains)"
+    rf"(?P<over>{_FIGURE} (?:over(?: the limit|(?=[),.;]|$))|remains)"
     rf"|does not fit|no verdict)"
     rf"|(?P<limit>limit (?:of )?{_FIGURE}|{_FIGURE} available)"
 )

@@ -102,14 +102,15 @@ class Comparison:
         needed, left = before - self.limit_bytes, self.limit_bytes - after
         limit = f"the limit of {format_size(self.limit_bytes)}{self.limit_note}"
         if needed <= 0:
-            fits = "fits" if left >= 0 else f"is {format_size(-left)} above it"
-            return f"The first program is below {limit}, and the second {fits}."
-        change = f"{format_size(needed)} was above {limit}; "
-        change += f"the change {'frees' if after <= before else 'adds'} "
-        change += f"{format_size(abs(before - after))}: "
+            so = "so is the second" if left >= 0 else f"the second is {format_size(-left)} over"
+            return f"The first program is within {limit}, and {so}."
+        effect = "adds" if after > before else "frees"
+        amount = format_size(abs(before - after)) if after != before else "nothing"
+        change = f"The first program is {format_size(needed)} over {limit}; "
+        change += f"the change {effect} {amount}: "
         if left >= 0:
             return f"{change}enough."
-        return f"{change}the second still does not fit, by {format_size(-left)}."
+        return f"{change}the second is still {format_size(-left)} over."
 
     def findings(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]] | None:
         """The findings that only the first program has, and those that only the second has.

@@ -7,6 +7,8 @@ from html import escape
 
 from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.sizes import format_size
+from hbmwatch._report.markup import markup
+from hbmwatch._report.page_data import safe
 
 _WIDTH, _HEIGHT, _MARGIN = 900, 280, 12
 _MOST_POINTS = 900
@@ -38,7 +40,7 @@ polyline, line {{ fill: none; stroke-width: 2; vector-effect: non-scaling-stroke
 .limit {{ stroke: var(--limit); stroke-dasharray: 1 4; stroke-width: 3 }}
 </style>
 <main>
-<h1>{title}</h1>
+<h1>{heading}</h1>
 <svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{curves}</svg>
 <ul>{legend}</ul>
 <p>Memory on one device over the program, from its first instruction to its last. Both programs are
@@ -74,13 +76,14 @@ def curves_page(
         drawn.append(f'<polyline class="limit" points="0,{y:.1f} {_WIDTH},{y:.1f}"/>')
         legend.append(("limit", f"available: {format_size(limit_bytes)}"))
     return _PAGE.format(
-        title=escape(title),
+        title=escape(safe(title)),
+        heading=markup(title),
         width=_WIDTH,
         height=_HEIGHT,
-        label=escape("; ".join(words for _, words in legend), quote=True),
+        label=escape(safe("; ".join(words for _, words in legend)), quote=True),
         curves="".join(drawn),
         legend="".join(_key(style, words) for style, words in legend),
-        text=escape(text),
+        text=markup(text),
     )
 
 
@@ -105,7 +108,7 @@ def curve_picture(summary: PeakSummary, limit_bytes: int | None) -> tuple[str, s
 def _key(style: str, words: str) -> str:
     """An entry of the legend: a piece of the line, and what it is."""
     line = f'<line class="{style}" x2="34" y1="5" y2="5"/>'
-    return f'<li><svg viewBox="0 0 34 10" aria-hidden="true">{line}</svg>{escape(words)}</li>'
+    return f'<li><svg viewBox="0 0 34 10" aria-hidden="true">{line}</svg>{markup(words)}</li>'
 
 
 def _points(summary: PeakSummary, top: int) -> str:

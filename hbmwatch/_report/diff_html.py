@@ -11,6 +11,7 @@ from hbmwatch._report.assets import asset, data_json, policy, script_of
 from hbmwatch._report.diff import GROUPINGS, Change
 from hbmwatch._report.diff_text import diff_text, heading
 from hbmwatch._report.json import plain
+from hbmwatch._report.markup import markup
 from hbmwatch._report.page_data import safe
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def diff_page(comparison: Comparison, before: str, after: str, grouping: str = "
         policy=policy(style=style, script=script),
         style=style,
         script=script,
-        text=escape(safe(diff_text(comparison, grouping=grouping))),
+        text=markup(diff_text(comparison, grouping=grouping)),
         data=data_json(safe(_data(comparison, before, after, grouping))),
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hbmwatch._records.sizes import format_size
 from hbmwatch._report.assets import asset, policy
 from hbmwatch._report.fold_text import folded_text
+from hbmwatch._report.markup import markup
 from hbmwatch._report.page_data import safe
 
 if TYPE_CHECKING:
@@ -21,19 +22,21 @@ _FEW = 100  # so many processes have a gap between them
 
 def folded_page(folded: FoldedData) -> str:
     """The report as one HTML document, which loads nothing and has no script."""
-    style, text = asset("fold.css"), safe(folded_text(folded))
+    style, text = asset("fold.css"), folded_text(folded)
+    title = text.partition("\n")[0]
     return string.Template(asset("fold.html")).substitute(
-        title=escape(text.partition("\n")[0]),
+        title=escape(safe(title)),
+        heading=markup(title),
         policy=policy(style=style),
         style=style,
         strips="\n".join(map(_strip, folded.groups)),
-        text=escape(text),
+        text=markup(text),
     )
 
 
 def _strip(group: FoldedGroup) -> str:
     """A group's processes side by side, each as high as its free memory."""
-    heading = f"<h2>{len(group.processes)} x {escape(safe(group.headline))}</h2>"
+    heading = f"<h2>{len(group.processes)} x {markup(group.headline)}</h2>"
     known = [size for size in group.free_bytes if size is not None]
     if not known:
         return f"{heading}\n<p>The free memory of these processes is not known.</p>"

@@ -13,6 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from hbmwatch._report.assets import asset, data_json, policy, script_of
+from hbmwatch._report.markup import markup
 from hbmwatch._report.page_data import page_data, safe
 from hbmwatch._report.text import headline, report_text
 
@@ -41,7 +42,7 @@ def page(report: ReportData, most: int | None = None) -> str:
         policy=policy(style=style, script=script),
         style=style,
         script=script,
-        text=escape(safe(report_text(report))),
+        text=markup(report_text(report)),
         data=_data_element(data_json(page_data(report, most))),
     )
 

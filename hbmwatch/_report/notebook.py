@@ -10,7 +10,7 @@ from hbmwatch._records.report import limit_of
 from hbmwatch._report.assets import asset
 from hbmwatch._report.curves import curve_picture
 from hbmwatch._report.html import page
-from hbmwatch._report.page_data import safe
+from hbmwatch._report.markup import markup
 from hbmwatch._report.text import report_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def notebook(report: ReportData) -> str:
         page=escape(page(report, _MOST_BUFFERS), quote=True),
         height=_HEIGHT,
         picture=_picture(report),
-        text=escape(safe(report_text(report))),
+        text=markup(report_text(report)),
         script=asset("notebook.js"),
     )
 

@@ -76,12 +76,12 @@ def test_changes_are_grouped_as_asked(
 @pytest.mark.parametrize(
     ("limit", "status", "verdict"),
     [
-        ("40MiB", 0, "The first program is below the limit of 40 MiB, and the second fits."),
+        ("40MiB", 0, "The first program is within the limit of 40 MiB, and so is the second."),
         (
             "1MiB",
             1,
-            "33.3 MiB was above the limit of 1 MiB; the change frees 0 B: the second still does "
-            "not fit, by 33.3 MiB.",
+            "The first program is 33.3 MiB over the limit of 1 MiB; the change frees nothing: the "
+            "second is still 33.3 MiB over.",
         ),
     ],
 )

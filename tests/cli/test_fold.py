@@ -58,7 +58,7 @@ def test_show_lists_the_runs(logdir: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_show_shows_one(logdir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The last, by name, and by its folder; as text, JSON and page."""
+    """The last, by name, by its folder and by its file; as text, JSON and page."""
     runs = sorted((logdir / "plugins" / "profile").iterdir(), reverse=True)
     page = tmp_path / "page.html"
 
@@ -66,9 +66,10 @@ def test_show_shows_one(logdir: Path, capsys: pytest.CaptureFixture[str], tmp_pa
         run(capsys, "show", str(logdir), "--run", "last"),
         run(capsys, "show", str(logdir), "--run", runs[0].name, "--html", str(page)),
         run(capsys, "show", str(runs[0])),
+        run(capsys, "show", str(runs[0] / "report.json")),
     ]
 
-    assert shown == [(0, (runs[0] / "report.txt").read_text(), "")] * 3
+    assert shown == [(0, (runs[0] / "report.txt").read_text(), "")] * 4
     assert page.read_text() == (runs[0] / "report.html").read_text()
     status, out, _ = run(capsys, "show", str(runs[0]), "--json")
     assert (status, json.loads(out)) == (0, json.loads((runs[0] / "report.json").read_text()))
@@ -77,7 +78,7 @@ def test_show_shows_one(logdir: Path, capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--run", "none"], "there is no run 'none'; `hbmwatch show DIR` lists all runs"),
+        (["--run", "none"], "there is no run 'none'; `hbmwatch show PATH` lists all runs"),
         (["--html", "page.html"], "--html writes one report: choose a run with --run"),
     ],
 )

@@ -122,7 +122,7 @@ def places(tmp_path: Path, profile: Path) -> dict[str, str]:
         (["peak", "{profile}", "--html", ""], 2, "argument --html: the path is empty"),
         (["explain", ""], 2, "argument FILE: the path is empty"),
         (["diff", "{profile}", ""], 2, "argument B: the path is empty"),
-        (["show", ""], 2, "argument DIR: the path is empty"),
+        (["show", ""], 2, "argument PATH: the path is empty"),
         (["fold", ""], 2, "argument SOURCE: the path is empty"),
         (["run", "--html", "", "{here}/log"], 2, "argument --html: the path is empty"),
         (["run", "--logdir", "", "{here}/log"], 2, "argument --logdir: the path is empty"),

@@ -220,8 +220,8 @@ def test_the_values_say_the_same() -> None:
         "before": {**side, **dict.fromkeys(totals, GIB)},
         "after": {**side, **dict.fromkeys(totals, 3 * GIB)},
         "limit_bytes": 2 * GIB,
-        "verdict": "The first program is below the limit of 2.00 GiB, and the second is 1.00 GiB "
-        "above it.",
+        "verdict": "The first program is within the limit of 2.00 GiB, and the second is 1.00 GiB "
+        "over.",
         "account": [entry],
         "findings": {"gone": [], "new": []},
         "why_no_findings": "",
@@ -249,14 +249,17 @@ def test_buffers_of_several_sizes_are_summed_in_the_text() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        (12, 7, "4.00 GiB was above the limit of 8.00 GiB; the change frees 5.00 GiB: enough."),
-        (12, 9, "4.00 GiB was above the limit of 8.00 GiB; the change frees 3.00 GiB: the "
-                "second still does not fit, by 1.00 GiB."),
-        (7, 9, "The first program is below the limit of 8.00 GiB, and the second is 1.00 GiB above "
-               "it."),
-        (7, 6, "The first program is below the limit of 8.00 GiB, and the second fits."),
+        (12, 7, "The first program is 4.00 GiB over the limit of 8.00 GiB; the change frees "
+                "5.00 GiB: enough."),
+        (12, 9, "The first program is 4.00 GiB over the limit of 8.00 GiB; the change frees "
+                "3.00 GiB: the second is still 1.00 GiB over."),
+        (12, 12, "The first program is 4.00 GiB over the limit of 8.00 GiB; the change frees "
+                 "nothing: the second is still 4.00 GiB over."),
+        (7, 9, "The first program is within the limit of 8.00 GiB, and the second is 1.00 GiB "
+               "over."),
+        (8, 8, "The first program is within the limit of 8.00 GiB, and so is the second."),
     ],
-    ids=["enough", "not enough", "worse", "both fit"],
+    ids=["enough", "not enough", "no change", "worse", "both fit"],
 )  # fmt: skip
 def test_a_known_limit_gives_a_verdict(before: int, after: int, verdict: str) -> None:
     """Whether the change is enough, on the second line."""
@@ -282,7 +285,7 @@ def test_a_known_limit_gives_a_verdict(before: int, after: int, verdict: str) ->
 
     lines = diff_text(compared(peaks[0], peaks[1], 8 * GIB)).splitlines()[1:3]
     assert " ".join(map(str.strip, lines)).startswith(verdict)
-    assert verdict[:20] not in diff_text(compared(peaks[0], peaks[1]))
+    assert verdict[:24] not in diff_text(compared(peaks[0], peaks[1]))
 
 
 @pytest.mark.parametrize("width", [60, 80, 99, 130, 200])
@@ -300,8 +303,8 @@ def test_the_text_is_as_wide_as_asked_for(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
     told = (
-        "2.00 GiB was above the limit of 30.00 GiB; the change adds 9.00 GiB: the second still "
-        "does not fit, by 11.00 GiB."
+        "The first program is 2.00 GiB over the limit of 30.00 GiB; the change adds 9.00 GiB: "
+        "the second is still 11.00 GiB over."
     )
     assert [
         one

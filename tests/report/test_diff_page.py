@@ -192,3 +192,15 @@ def test_the_page_says_why_findings_are_not_compared(browser: Any, tmp_path: Pat
     sentence = fitting.why_no_findings()
     assert sentence.startswith("The findings cannot be compared: the second is not of a failure")
     assert sentence in texts(browser, "h2 + p")
+
+
+def test_a_narrow_phone_shows_the_account_whole(browser: Any, tmp_path: Path) -> None:
+    """Each figure is in sight, and no word of the account is broken."""
+    metrics = {"width": 320, "height": 700, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    shown(browser, tmp_path)
+    hidden = "[...document.querySelectorAll('.wide')].map((e) => e.scrollWidth - e.clientWidth)"
+    heights = "[...document.querySelectorAll('.account tbody th')].map((e) => e.offsetHeight < 40)"
+
+    assert browser.execute_script(f"return {hidden}") == [0, 0]
+    assert all(browser.execute_script(f"return {heights}"))

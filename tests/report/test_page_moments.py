@@ -133,7 +133,7 @@ def test_without_all_buffers_the_rest_is_said_to_be_unlisted(show: Show) -> None
     older = dataclasses.replace(whole, summary=dataclasses.replace(whole.summary, other_ops=None))
     browser = show(older, address="#at=86")
     assert names(browser)[2:] == ["buffers that are not listed, combined"]
-    expected = "Gray: buffers that are not listed here, 201 MiB at this point."
+    expected = "Gray: buffers smaller than 16 KiB, or not listed here, 201 MiB at this point."
     assert texts(browser, "#gray") == [expected]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from hbmwatch import fold_reports
 from hbmwatch._report.curves import curves_page
+from hbmwatch._report.markup import markup
 from tests.report.pages import GIB, MIB, audit, peak, texts
 from tests.report.test_folded import report
 
@@ -74,3 +75,24 @@ def test_curves_differ_without_color(browser: Any, tmp_path: Path) -> None:
     )
 
     assert drawn == keys == ["5px, 3px", "none", "1px, 4px"]
+
+
+HEBREW = "\u05e9\u05dc\u05d5\u05dd"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a < b & c", "a &lt; b &amp; c"),
+        ("\x1b[31mred \u202edesrever", "\ufffd[31mred \ufffddesrever"),
+        (f"{HEBREW}.py:7 5 MiB", f'<bdi dir="ltr">{HEBREW}.py:7</bdi> 5 MiB'),
+        (f"<{HEBREW}>\n  5 MiB", f'<bdi dir="ltr">&lt;{HEBREW}&gt;</bdi>\n  5 MiB'),
+        ("a\ud800", "a\ufffd"),
+    ],
+)
+def test_foreign_text_stays_text_and_in_order(text: str, expected: str) -> None:
+    """No markup, no control character, and no name that takes along the figures behind it."""
+    assert markup(text) == expected
+    page = curves_page(text, text, [(text, peak())], None)
+    assert page.count(expected) >= 3
+    assert page.encode()

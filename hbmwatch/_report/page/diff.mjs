@@ -31,7 +31,7 @@ function head({ title, verdict, account, sides }) {
     ...(verdict ? [make("p", { class: "verdict" }, verdict)] : []),
     make("section", { class: "card", "aria-labelledby": "h-account" },
       make("h2", { id: "h-account" }, "Memory of the two programs"),
-      table(columns, account.map(entry), [entry(total)])));
+      table(columns, account.map(entry), [entry(total)], "account")));
 }
 
 /** The names of the two curves, each with its line. */

@@ -33,7 +33,7 @@ function grayText({ b, zoomed, point, series, heap }) {
   const banded = series.reduce((sum, { bytes }) => sum + Math.max(0, bytes[point]), 0);
   const size = formatSize(Math.max(0, heap[point] - banded));
   const what = zoomed.id ? "outside the group, or not listed"
-    : b.complete ? "buffers smaller than 16 KiB" : "buffers that are not listed here";
+    : `buffers smaller than 16 KiB${b.complete ? "" : ", or not listed here"}`;
   return `${what}, ${size} at this point`;
 }
 

@@ -52,7 +52,7 @@ function findingCard(finding, n, needed) {
   const unhelpful = finding.will_not_help;
   if (unhelpful) body.append(make("p", {}, `Will not help: ${unhelpful}.`));
   const certainty = CERTAINTIES.get(finding.certainty) ?? finding.certainty;
-  const trial = finding.change ? `change="${finding.change}"` : "variant=your changed step";
+  const trial = finding.change ? `change="${finding.change}"` : "variant=your_changed_step";
   const measure = finding.certainty === "measured" ? [] : [make("span", {}, `verify: ${trial}`)];
   const foot = [make("span", {}, certainty), ...measure, ...link(finding.link)];
   const marks = {
