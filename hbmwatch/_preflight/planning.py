@@ -70,6 +70,8 @@ class Search:
             if any(tried.fit.fits for tried in found):
                 return self._skip(keeping)
             on_top = self._kept(on_top, change, found)
+            if on_top is not base and self._tries.ahead is not None:
+                self._tries.ahead.end()  # it works on the step without the change that is kept
         if self._together(on_top, keeping):
             return None
         for change in self._changes:

@@ -74,9 +74,44 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_its_compiler_ends_with_the_block(folder: Path) -> None:
     """No process and no folder stays, whether somebody took it or not."""
+    with started(MIB) as found:
+        assert len(list(folder.iterdir())) == 1
+        found.end()
+        assert list(folder.iterdir()) == []
+        assert not found.look()
+        assert list(folder.iterdir()) == []
     with started(MIB):
         assert len(list(folder.iterdir())) == 1
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_it_ends_where_another_change_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The donation of the state stays, so the step without it is compiled no longer."""
+
+    def train(weights: Any, x: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - g, weights, step(weights, x))
+
+    ended: list[str] = []
+    real = Ahead.end
+
+    def end(self: Ahead) -> None:
+        ended.extend(tried)
+        real(self)
+
+    tried: list[str] = []
+    monkeypatch.setattr(Ahead, "end", end)
+    weights, x = [S((1024, 1024), jnp.float32)] * 4, S((2048, 1024), jnp.float32)
+    plan(
+        jax.jit(train),
+        weights,
+        x,
+        limit_bytes=30 * MIB,
+        seconds=60,
+        on_try=lambda what, fit: tried.append(what.partition(" ")[0]),
+    )
+
+    assert ended[:1] == ["donating"]
 
 
 @pytest.mark.parametrize(
