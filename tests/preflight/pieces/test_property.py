@@ -17,7 +17,7 @@ from hbmwatch._preflight import pieces
 from tests.preflight.pieces.evaluate import evaluate
 from tests.preflight.pieces.grammar import Code, arguments, codes, function
 
-# One example is one cut of one program.
+# One example is one cut of one program. Thousands take longer than a test may: use --timeout=0.
 EXAMPLES = int(os.environ.get("HBMWATCH_PIECES_EXAMPLES", "240"))
 CUTS = 8
 
