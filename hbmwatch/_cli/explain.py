@@ -28,7 +28,7 @@ from hbmwatch._messages.stream import find_in_log
 from hbmwatch._records.addresses import remote_address
 from hbmwatch._records.look import Look
 from hbmwatch._records.profile_error import ProfileError
-from hbmwatch._records.text import listed
+from hbmwatch._records.text import listed, plural
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import report_text
 
@@ -81,7 +81,7 @@ class _Places:
         count = sum(self.counts.values())
         places = [self._place(file) for file in itertools.islice(self.lines, _FILES)]
         more = len(self.lines) - len(places)
-        found = "; ".join([*places, *([f"and {more} more files"] if more else [])])
+        found = "; ".join([*places, *([f"and {plural(more, 'more file')}"] if more else [])])
         return f"Found {f'{count} times: ' if count > 1 else 'in '}{found}."
 
     def _place(self, file: str) -> str:

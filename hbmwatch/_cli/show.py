@@ -15,7 +15,7 @@ from hbmwatch._cli.command import (
 )
 from hbmwatch._cli.console import look_of, print_json, print_on_stderr, print_wrapped, write_text
 from hbmwatch._cli.stored import readable
-from hbmwatch._records.text import clean
+from hbmwatch._records.text import clean, plural
 from hbmwatch._report.report import OomReport
 from hbmwatch._report.text import one_line, report_text
 
@@ -78,7 +78,7 @@ def _print_list(
         where = f"{row['time']}  process {row['process']} on {row['host']}"
         print_wrapped(f"{where}  {row['headline']}\n  {clean(run.name, 200)}", options)
     if older := len(runs) - 1 - runs.index(listed[-1][0]):
-        left_out = f"{older} older runs are not listed"
+        left_out = f"not listed: {plural(older, 'older run')}"
         print_wrapped(f"{left_out}; --most {len(runs)} lists all", options)
 
 

@@ -13,6 +13,7 @@ from hbmwatch._records.peak import PeakSummary
 from hbmwatch._records.process import Process
 from hbmwatch._records.report import DeviceMemory, Transfer
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.program import Program
 
 # How many groups of live arrays, changed arguments and deleted arguments a note lists.
@@ -121,7 +122,7 @@ def _live_arrays(total: int, device: DeviceMemory, call: CallInfo | None) -> str
         for group in device.live[:_GROUPS]
     ]
     more = len(device.live) - len(groups)
-    listed = ", ".join(groups) + (f" and {more} more groups" if more else "")
+    listed = ", ".join(groups) + (f" and {plural(more, 'more group')}" if more else "")
     occupied = f"{format_size(total)} on the fullest device: {listed}."
     if call is None:
         return f"Live arrays, including the program's own arguments, occupy {occupied}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import list_some
+from hbmwatch._findings.phrases import list_some, plural
 from hbmwatch._records.report import Finding, LiveArrays
 from hbmwatch._records.sizes import format_size
 
@@ -37,7 +37,7 @@ def find(facts: ProgramFacts) -> Finding | None:
 
 def _holder(group: LiveArrays) -> str:
     """The variable that holds a group, or its shape where none is known."""
-    return group.held_by[0].partition(" ")[0] if group.held_by else f"{group.count} arrays"
+    return group.held_by[0].partition(" ")[0] if group.held_by else plural(group.count, "array")
 
 
 def _described(group: LiveArrays) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.text import clean
+from hbmwatch._records.text import plural as plural
 
 ERROR_1000 = "https://openxla.org/xla/errors/error_1000"
 LAX_MAP = "https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html"
@@ -30,14 +31,6 @@ MOST_DEVICES = 4096
 def mesh_exists(devices: int) -> bool:
     """Whether a mesh can have so many devices, so that advice may name it."""
     return devices <= MOST_DEVICES
-
-
-def plural(number: int, noun: str) -> str:
-    """ "1 buffer", "3 buffers", "2 leaves", "2 temporaries", "2 arrays"."""
-    endings = {"f": "ves", "y": "ies"}
-    irregular = noun[-1] in endings and noun[-2:] not in ("ay", "ey", "oy", "uy")
-    many = noun[:-1] + endings[noun[-1]] if irregular else f"{noun}s"
-    return f"{number} {noun if number == 1 else many}"
 
 
 def list_some(names: Iterable[str], most: int = 3) -> str:

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
+from hbmwatch._records.text import plural
+
 
 def on_live_devices(tree: Any) -> Any:
     """The tree with each sharding on a topology's devices moved to this machine's devices.
@@ -36,8 +38,8 @@ def _on(sharding: Any, live: list[Any]) -> Any:
     if count > len(live):
         raise ValueError(
             f"some shardings of the step are on {count} devices of a topology and others are not, "
-            f"and this machine has {len(live)} devices: put all of them on the topology, or set "
-            f"jax_num_cpu_devices to {count}"
+            f"and this machine has {plural(len(live), 'device')}: put all of them on the topology, "
+            f"or set jax_num_cpu_devices to {count}"
         )
     if not isinstance(sharding, NamedSharding):
         return SingleDeviceSharding(live[0])

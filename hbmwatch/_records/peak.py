@@ -70,7 +70,7 @@ class PeakSummary:
 
     def __repr__(self) -> str:
         module = text.clean(self.module, 60)
-        return f"<PeakSummary of {module}: {self._size()}, {len(self.ops)} buffers>"
+        return f"<PeakSummary of {module}: {self._size()}, {text.plural(len(self.ops), 'buffer')}>"
 
     def _size(self) -> str:
         """The peak with its memory space; "hbm" is the main memory of a GPU and a CPU, too."""

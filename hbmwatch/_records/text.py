@@ -204,6 +204,14 @@ def _wrapped_by_columns(
     return lines
 
 
+def plural(number: int, noun: str) -> str:
+    """ "1 buffer", "3 buffers", "2 leaves", "2 temporaries", "2 arrays"."""
+    endings = {"f": "ves", "y": "ies"}
+    irregular = noun[-1] in endings and noun[-2:] not in ("ay", "ey", "oy", "uy")
+    many = noun[:-1] + endings[noun[-1]] if irregular else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
+
+
 def ranges(numbers: Sequence[int]) -> str:
     """Sorted numbers, neighbors joined: "3, 18-28"."""
     runs: list[list[int]] = []

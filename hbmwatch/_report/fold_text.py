@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hbmwatch._records.look import PLAIN, Look
 from hbmwatch._records.sizes import format_size
-from hbmwatch._records.text import clean, ranges, sentence, wrapped
+from hbmwatch._records.text import clean, plural, ranges, sentence, wrapped
 from hbmwatch._report.text import finding_lines
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def folded_text(folded: FoldedData, look: Look = PLAIN) -> str:
         lines += _group_lines(group, look)
         lines += finding_lines(report, look)
     more = len(folded.groups) - _SHOWN_GROUPS
-    lines += [f"  {more} more groups"] if more > 0 else []
+    lines += [f"  {plural(more, 'more group')}"] if more > 0 else []
     lines += _first(folded, look)
     if folded.absent:
         absent = f"no report of: {_processes(len(folded.absent))} {ranges(folded.absent)}"

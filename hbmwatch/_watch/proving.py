@@ -59,7 +59,8 @@ def _sentence(found: Plan) -> str:
     row = found.best or next((row for row in found.rows if row.fits), None)
     if row is None:
         ended = f"; the search ended early: {found.error}" if found.error else ""
-        return f"{len(found.rows)} changes were tried; {none_fits(found.rows)}{ended}"
+        tried = "1 change was" if len(found.rows) == 1 else f"{len(found.rows)} changes were"
+        return f"{tried} tried; {none_fits(found.rows)}{ended}"
     code = "; ".join(row.code.splitlines())
     return f"{' + '.join(row.changes)} {row.fit}. Write: {code}. Values: {row.values}"
 

@@ -139,7 +139,7 @@ def test_a_list_of_ten_thousand_runs_reads_what_it_shows(
 
     shown = [line for line in outputs[0][1].splitlines() if "_hbmwatch_p0_1_a_" in line]
     assert [line.rpartition("_")[2] for line in shown] == [str(9_999 - n) for n in range(20)]
-    assert outputs[0][1].endswith("\n9980 older runs are not listed; --most 10000 lists all\n")
+    assert outputs[0][1].endswith("\nnot listed: 9980 older runs; --most 10000 lists all\n")
     assert [status for status, _, _ in outputs] == [0, 0]
     assert requests == [11 + 20, 11 + 2]  # 11 listings; s3fs also asks for each size
 

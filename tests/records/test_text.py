@@ -21,6 +21,7 @@ from hbmwatch._records.text import (
     clean,
     columns,
     memory_space_name,
+    plural,
     wrapped,
 )
 from hbmwatch._report.text import headline, report_text
@@ -218,3 +219,18 @@ def test_the_summary_shows_as_many_rows_as_asked_for() -> None:
 
     assert len(text.splitlines()) == 5
     assert text.splitlines()[-1].strip().startswith("and ")
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "expected"),
+    [
+        (0, "row", "0 rows"),
+        (1, "older run", "1 older run"),
+        (2, "leaf", "2 leaves"),
+        (3, "temporary", "3 temporaries"),
+        (4, "array", "4 arrays"),
+    ],
+)
+def test_one_thing_is_no_several_things(number: int, noun: str, expected: str) -> None:
+    """In each text that counts: "1 buffers" is no English."""
+    assert plural(number, noun) == expected

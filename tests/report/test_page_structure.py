@@ -113,6 +113,22 @@ def test_without_a_script_the_text_report_is_there(show: Show) -> None:
         assert html.escape(line) in hidden
 
 
+def test_without_a_script_the_text_is_the_whole_page(browser: Any, tmp_path: Path) -> None:
+    """It does not scroll inside of a page that has nothing else, on a phone, too."""
+    REPORT.save_html(tmp_path / "report.html")
+    metrics = {"width": 320, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get((tmp_path / "report.html").as_uri())
+        hidden = "[document.querySelector('pre')].map((e) => e.scrollHeight - e.clientHeight)"
+        found = {"expression": f"{hidden}[0]", "returnByValue": True}
+        result = browser.execute_cdp_cmd("Runtime.evaluate", found)["result"]
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert result["value"] == 0
+
+
 def test_where_nothing_unpacks_the_data_the_text_report_is_there(
     browser: Any, tmp_path: Path
 ) -> None:
@@ -142,7 +158,10 @@ def test_where_nothing_unpacks_the_data_the_text_report_is_there(
 )
 def test_what_is_not_known_is_left_out(show: Show, report: OomReport, rows: int) -> None:
     """A page is made of what there is, without an error in the console."""
-    assert len(names(show(report))) == rows
+    browser = show(report)
+
+    assert len(names(browser)) == rows
+    assert [text for text in texts(browser, "main *") if re.search(r"\b1 \w+s\b", text)] == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import { drawnPoints, drawTicks, plotScale, stepPath } from "./curve.mjs";
 import { $, draw, make } from "./dom.mjs";
-import { formatCount, formatSize } from "./format.mjs";
+import { formatCount, formatSize, plural } from "./format.mjs";
 import { shortFrame } from "./names.mjs";
 
 const OTHER_BANDS = "other groups";
@@ -44,7 +44,7 @@ export function lifetimeSteps(b, members) {
 /** The card of the chart. */
 export function chart({ heap, peak, limit }) {
   const over = limit === null ? "" : `; the limit is ${formatSize(limit)}`;
-  const label = `Memory over ${formatCount(heap.length)} program points: the peak of `
+  const label = `Memory over ${plural(heap.length, "program point")}: the peak of `
     + `${formatSize(heap[peak])} is at point ${formatCount(peak)}${over}. Arrow keys choose a `
     + "point, with Shift one by one; P chooses the peak";
   const reading = make("p", { id: "reading", class: "number" });

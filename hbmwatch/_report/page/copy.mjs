@@ -1,7 +1,7 @@
 // The rows of the table as text and as CSV, for the clipboard.
 
 import { $, make } from "./dom.mjs";
-import { formatCount, formatSize } from "./format.mjs";
+import { formatCount, formatSize, plural } from "./format.mjs";
 import { withoutLayout } from "./names.mjs";
 
 const HEADS = [
@@ -72,7 +72,7 @@ export function listenToCopy(view) {
     $(id).addEventListener("click", async () => {
       const copied = await copy(write(view));
       $("copied").textContent = copied
-        ? `${formatCount(view.shown.length)} rows copied` : "the browser does not allow copying";
+        ? `${plural(view.shown.length, "row")} copied` : "the browser does not allow copying";
       $(id).focus();
     });
   }

@@ -1,7 +1,7 @@
 // Memory curves: the scale of a plot, its axes, steps of bytes over the program, the limit.
 
 import { draw } from "./dom.mjs";
-import { formatCount, formatSize } from "./format.mjs";
+import { formatSize, plural } from "./format.mjs";
 
 const LEFT = 62;
 const RIGHT = 12;
@@ -46,7 +46,7 @@ export function stepPath(scale, places, upper, lower = null) {
 }
 
 /** The axes: sizes at the left, and how long the program is. */
-export function drawTicks(layer, scale, end = `end, ${formatCount(scale.points)} points`) {
+export function drawTicks(layer, scale, end = `end, ${plural(scale.points, "point")}`) {
   const step = Math.max(1, 2 ** Math.ceil(Math.log2(scale.high / 4.5)));
   for (let bytes = 0; bytes <= scale.high; bytes += step) {
     const y = scale.y(bytes);

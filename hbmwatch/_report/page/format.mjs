@@ -33,5 +33,8 @@ export function formatSize(bytes) {
 /** A number with its thousands separated: "1,048,576". */
 export const formatCount = (n) => n.toLocaleString("en-US");
 
+/** A number of things: "1 row", "1,048,576 rows". */
+export const plural = (n, noun) => `${formatCount(n)} ${noun}${n === 1 ? "" : "s"}`;
+
 /** A share as "33%". */
 export const formatPercent = (part, whole) => `${rounded(whole ? (100 * part) / whole : 0, 0)}%`;

@@ -1,7 +1,7 @@
 // The inspector: the row in focus, in full.
 
 import { $, make } from "./dom.mjs";
-import { formatCount, formatSize } from "./format.mjs";
+import { formatCount, formatSize, plural } from "./format.mjs";
 import { shortFrame } from "./names.mjs";
 
 /** The program points at which a row's first buffer is live, as text. */
@@ -23,7 +23,7 @@ export function rowFacts(b, row, { bytes: whole, moment }) {
   const padding = b.padding(i) ? `${formatSize(b.padding(i))}${times}` : "none";
   const first = several > 1 && b.start[i] !== null ? ", the first of them" : "";
   return [
-    ["Size", `${total}${formatSize(row.size)} (${formatCount(row.size)} bytes)`],
+    ["Size", `${total}${formatSize(row.size)} (${plural(row.size, "byte")})`],
     ["Share", `${((100 * row.size) / (whole || 1)).toFixed(1)}% of ${moment}`],
     ["Padding", several > 1 && b.padding(i) ? `${padding} each` : padding],
     ["Shape", b.text("shape", i)],

@@ -2,7 +2,7 @@
 
 import { budget } from "./budget.mjs";
 import { draw, make } from "./dom.mjs";
-import { formatCount, formatSize } from "./format.mjs";
+import { formatCount, formatSize, plural } from "./format.mjs";
 
 const CERTAINTIES = new Map(Object.entries({
   measured: "measured: the changed program was compiled",
@@ -24,7 +24,7 @@ export function head(data) {
   if (devices > 1) facts.push(`all sizes are per device (${formatCount(devices)} devices)`);
   const figures = page.figures.map(({ label, bytes, over }) => make(
     "div", { class: over ? "over" : "plain" }, make("dt", {}, label),
-    make("dd", { class: "number", title: `${formatCount(bytes)} bytes` }, formatSize(bytes)),
+    make("dd", { class: "number", title: plural(bytes, "byte") }, formatSize(bytes)),
   ));
   return make(
     "header", {}, make("p", { class: "eyebrow" }, facts.join(" \u00b7 ")),

@@ -1,7 +1,7 @@
 // The table: one row for each group of equal buffers, sorted by a click, moved through by keys.
 
 import { $, draw, make } from "./dom.mjs";
-import { formatCount, formatSize } from "./format.mjs";
+import { formatCount, formatSize, plural } from "./format.mjs";
 import { lifetimeText } from "./inspector.mjs";
 import { withoutLayout } from "./names.mjs";
 
@@ -116,7 +116,7 @@ export function drawTable(view) {
   const rows = view.shown.slice(first, last).map((row, n) => tableRow(view, row, first + n));
   const [above, below] = view.printed ? [[], []] : [[gap(first)], [gap(count - last)]];
   grid.tBodies[0].replaceChildren(...above, ...rows, ...below);
-  $("unprinted").textContent = last < count ? `and ${formatCount(count - last)} more rows` : "";
+  $("unprinted").textContent = last < count ? `and ${plural(count - last, "more row")}` : "";
   grid.setAttribute("aria-rowcount", count + 1);
   drawHeads(view);
   const active = view.active && $(`row-${view.active.id}`);

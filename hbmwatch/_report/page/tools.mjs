@@ -3,7 +3,7 @@
 import { groupingChoice } from "./choice.mjs";
 import { copyButtons } from "./copy.mjs";
 import { $, make } from "./dom.mjs";
-import { formatCount, formatSize } from "./format.mjs";
+import { formatCount, formatSize, plural } from "./format.mjs";
 import { groupings } from "./groups.mjs";
 import { shortFrame } from "./names.mjs";
 
@@ -36,7 +36,7 @@ export function drawCount(view) {
   const bytes = shown.reduce((sum, row) => sum + row.size, 0);
   const all = shown.reduce((sum, row) => sum + row.members.length, 0);
   const rest = shown.some((row) => row.members[0] === b.rest);
-  const buffers = `${formatCount(all - (rest ? 1 : 0))} buffers${rest ? " and the rest" : ""}`;
+  const buffers = `${plural(all - (rest ? 1 : 0), "buffer")}${rest ? " and the rest" : ""}`;
   $("count").textContent = `${buffers}, ${formatSize(bytes)}`;
 }
 
