@@ -59,17 +59,22 @@ def add_color_option(parser: argparse.ArgumentParser) -> None:
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="color limits and the figures that exceed them; draw a bar for each size (default: "
-        "auto: on a terminal; NO_COLOR and CI turn it off)",
+        help="color limits and the figures that exceed them, and draw a bar for each size "
+        "(default: auto, which does so on a terminal, unless NO_COLOR or CI is set)",
     )
 
 
-def add_peak_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose a peak of a profile: --module, --memory-space and --top."""
+def add_peak_options(parser: argparse.ArgumentParser, rows: str = "buffers") -> None:
+    """Add the options that choose a peak of a profile: --module, --memory-space and --top.
+
+    Args:
+        parser: The parser of the command.
+        rows: What --top counts.
+    """
     parser.add_argument(
         "--module",
         metavar="MODULE",
-        help="module to show (default: the one with the highest peak)",
+        help="HLO module to read (default: the one with the highest peak)",
     )
     parser.add_argument(
         "--memory-space",
@@ -83,7 +88,7 @@ def add_peak_options(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         default=10,
         metavar="N",
-        help="number of buffers to show (default: 10)",
+        help=f"number of {rows} to show (default: 10)",
     )
 
 

@@ -33,7 +33,7 @@ from hbmwatch._report.report import OomReport
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a profile, or a report saved as JSON")
     parser.add_argument("b", metavar="B", help="the profile or report to compare with")
-    add_limit_options(parser)
+    add_limit_options(parser, what="the second module")
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
     parser.add_argument(
         "--by",
@@ -43,7 +43,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how to group the changes: {', '.join(GROUPINGS)} (default: origin, the operation "
         "and its line)",
     )
-    add_peak_options(parser)
+    add_peak_options(parser, rows="changes")
     add_json_option(parser)
 
 

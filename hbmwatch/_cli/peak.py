@@ -57,16 +57,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def add_limit_options(parser: argparse.ArgumentParser) -> None:
-    """Add --limit and --on, with which `checked_limit` knows a limit."""
+def add_limit_options(parser: argparse.ArgumentParser, what: str = "the module") -> None:
+    """Add --limit and --on, with which `checked_limit` knows a limit; `what` has to fit it."""
     parser.add_argument(
         "--limit",
         type=size,
         metavar="SIZE",
-        help="check that the module fits a limit, such as 80GiB",
+        help=f"check that {what} fits a limit, such as 80GiB",
     )
     parser.add_argument(
-        "--on", metavar="DEVICE", help="check that the module fits a device, such as v5e or h100"
+        "--on", metavar="DEVICE", help=f"check that {what} fits a device, such as v5e or h100"
     )
 
 

@@ -50,6 +50,22 @@ def test_the_help_lists_commands_and_exit_statuses(capsys: pytest.CaptureFixture
     assert "exit status:\n  0    done\n" in out
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("peak", ["check that the module fits a limit", "number of buffers to show"]),
+        ("diff", ["check that the second module fits a limit", "number of changes to show"]),
+    ],
+)
+def test_a_shared_option_says_what_it_does_for_its_command(
+    capsys: pytest.CaptureFixture[str], command: str, options: list[str]
+) -> None:
+    """`diff` shows changes, and its limit is for the second program."""
+    _, out, _ = run(capsys, command, "--help")
+    words = " ".join(out.split())
+    assert [option for option in options if option not in words] == []
+
+
 @pytest.mark.parametrize("command", ["", "plan", "fits"])
 def test_the_help_is_as_wide_as_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str

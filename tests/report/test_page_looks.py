@@ -111,3 +111,22 @@ def test_on_a_phone_a_tapped_row_opens_a_sheet(show: Show) -> None:
     assert sheet.is_displayed()
     click(browser, ".close")
     assert not sheet.is_displayed()
+
+
+def test_forced_colors_keep_what_has_a_meaning(show: Show) -> None:
+    """A system that replaces colors, as with high contrast, shows roles and what is chosen."""
+    browser = show(REPORT)
+    forced = [{"name": "forced-colors", "value": "active"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": forced})
+    click(browser, ".marks")
+    styles = "const of = (e) => getComputedStyle(document.querySelector(e));"
+    dots = "[...document.querySelectorAll('.key .dot')].map((e) => getComputedStyle(e))"
+    colors = browser.execute_script(f"return {dots}.map((s) => s.backgroundColor)")
+    chosen = browser.execute_script(
+        f"{styles} return [of('tr.active').outlineStyle, "
+        "of('tr.found td:first-child').borderLeftStyle, "
+        "of('.marks').backgroundColor !== of('.copy').backgroundColor]"
+    )
+
+    assert len(set(colors)) == len(colors) == 4
+    assert chosen == ["solid", "solid", True]
