@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.fitting_batch import is_training_batch
 from hbmwatch._findings.phrases import SHARDING, largest_paths, list_some, plural
@@ -219,16 +221,29 @@ def _batch_finding(facts: ProgramFacts, replicated: ReplicatedBatch) -> Finding:
     batch = facts.batch
     paths = list_some(argument.path for argument in batch.arguments)
     sharding = f": NamedSharding(mesh, P({replicated.axis!r}))" if replicated.axis else ""
+    several = len(batch.arguments) > 1
     is_batch = is_training_batch(facts)
-    what, whole = ("the batch", "the whole batch") if is_batch else (paths, "all of its rows")
-    it = paths if is_batch else "it"
+    rows = "all of their rows" if several else "all of its rows"
+    what, whole = ("the batch", "the whole batch") if is_batch else (paths, rows)
+    it = paths if is_batch else "they" if several else "it"
+    are, have = ("are", "have their") if several else ("is", "has its")
+    computed = any(_is_computed(facts, live) for live in facts.scaling)
     return ADVICE.finding(
-        title=f"Shard {what}: {it} is replicated, so every device computes {whole}",
-        evidence=f"{paths} has its global length {batch.length} on each of "
+        title=f"Shard {what}: {it} {are} replicated, so every device "
+        f"{'computes' if computed else 'holds'} {whole}",
+        evidence=f"{paths} {have} global length {batch.length} on each of "
         f"{facts.device_count} devices, and {format_size(batch.scaling_bytes)} of the peak scales "
         "with it.",
         remedy=f"Shard {what} over the mesh{sharding}, by in_shardings or device_put.",
         saves_bytes=replicated.freed_bytes,
         buffers=facts.scaling,
-        will_not_help=f"jax.checkpoint: every device would still compute {whole}",
+        will_not_help=f"jax.checkpoint: every device would still compute {whole}"
+        if computed
+        else None,
     )
+
+
+def _is_computed(facts: ProgramFacts, live: LiveBuffer) -> bool:
+    """Whether a buffer is no argument and no copy of one: each device computes its rows."""
+    graph = facts.buffers.graph
+    return live.op.kind != "parameter" and not graph.is_argument(source_of(graph, live.instruction))

@@ -103,6 +103,39 @@ def test_a_replicated_batch_is_a_mistake_along_a_data_axis(
     assert replicated_batch(batch(axes, sharded)) == expected
 
 
+@pytest.mark.parametrize(
+    ("opcode", "rows", "does", "will_not_help"),
+    [
+        (
+            "sort",
+            1024,
+            "computes",
+            "jax.checkpoint: every device would still compute all of their rows",
+        ),
+        ("sort", 256, "holds", "more devices, while each of them holds the full array"),
+        ("copy", 1024, "holds", "more devices, while each of them holds the full array"),
+    ],
+    ids=["all rows", "a part of the rows", "a copy"],
+)
+def test_a_device_computes_all_rows_only_where_a_buffer_has_them(
+    opcode: str, rows: int, does: str, will_not_help: str
+) -> None:
+    """The arguments alone are whole where the program shards what it computes of them."""
+    hlo = Hlo()
+    x = hlo.parameter(1024, 8192, path="x")
+    hlo.parameter(1024, 8, path="y")
+    made = hlo.add(opcode, x, dims=(rows, 8192))
+    hlo.add("reduce", made, dims=(1,))
+    shardings = [REPLICATED, REPLICATED]
+    finding = replication.find(hlo.facts((made,), call=MESH, spmd_parameters_shardings=shardings))
+
+    assert finding is not None
+    assert finding.title == (
+        f"Shard x, y: they are replicated, so every device {does} all of their rows"
+    )
+    assert finding.will_not_help == will_not_help
+
+
 def test_the_largest_leaves_are_named_first() -> None:
     """They are what has to be sharded; the others are counted."""
     finding = replication.find(weights(1024, 1025, 8192, 1024, 4096))
