@@ -6,23 +6,65 @@ import dataclasses
 from collections.abc import Sequence
 
 from hbmwatch._analysis.facts import ProgramFacts
+from hbmwatch._analysis.graph import elements
 from hbmwatch._analysis.live_buffers import is_backward
+from hbmwatch._analysis.reach import reached
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._xla.types import float_bits
 
 _AT_ONCE = (
-    "Apply the update inside of the backward pass: scan over the layers in reverse, carry the "
-    "parameters (and moments) through the scan, take jax.vjp of one layer, and write the updated "
-    "layer back with jax.lax.dynamic_update_index_in_dim. Then the gradients of one layer exist at "
-    "a time. This update cannot wait for all gradients, as a clip by their global norm does. Or "
-    "shard parameters and gradients over more devices (FSDP)"
+    "If the update does not wait for all gradients, as a clip by their global norm does, apply it "
+    "inside of the backward pass: scan over the layers in reverse, carry the parameters (and "
+    "moments) through the scan, take jax.vjp of one layer, and write the updated layer back with "
+    "jax.lax.dynamic_update_index_in_dim. Then the gradients of one layer exist at a time. Or "
+    "shard parameters and gradients over more devices (FSDP)."
+)
+_SHARD = "Shard parameters and gradients over more devices (FSDP)."
+_RETURNED = f"{_SHARD} The gradients are results of the program, which makes no update of them."
+_REDUCED = (
+    f"{_SHARD} A reduction over the gradients of all layers feeds the update, as for a clip by "
+    "their global norm, so the update cannot be applied layer by layer inside of the backward pass."
 )
 
 
 def _remedy(found: Sequence[Candidate]) -> str:
     """What to change where a loop adds gradients up, too."""
-    return f"{_AT_ONCE}." + (f" {SUM_ADVICE.remedy}" if any(map(is_sum, found)) else "")
+    stacks = [candidate for candidate in found if not is_sum(candidate)]
+    remedy = _AT_ONCE
+    if stacks and all(map(_is_returned, stacks)):
+        remedy = _RETURNED
+    elif any(map(_feeds_through_a_sum, stacks)):
+        remedy = _REDUCED
+    return remedy + (f" {SUM_ADVICE.remedy}" if len(stacks) < len(found) else "")
+
+
+def _is_returned(candidate: Candidate) -> bool:
+    """Whether gradients are results, and no argument of their form is returned updated."""
+    facts, first = candidate.facts, candidate.first
+    updated = {a.dims for a in facts.arguments if a.number in facts.state}
+    return facts.buffers.is_result(first) and first.dims not in updated
+
+
+def _feeds_through_a_sum(candidate: Candidate) -> bool:
+    """Whether all gradients of a stack are reduced to one number, and it is used with them again.
+
+    As by a clip by the global norm: it scales each gradient by a number that needs all of them.
+    """
+    filled = candidate.first.loop_buffer
+    if filled is None:
+        return False
+    graph = candidate.facts.buffers.graph
+    readers = candidate.facts.buffers.loop_buffers.readers(filled)
+    others = {reader.id for reader in readers}
+    numbers = [
+        made
+        for reader in readers
+        for made in (graph.users(reader) if reader.shape.tuple_shapes else [reader])
+        if elements(made.shape) == 1 and graph.root(made).opcode == "reduce"
+    ]
+    others -= {number.id for number in numbers}
+    return any(found in others for found in reached(graph, numbers))
 
 
 def _freed(found: Sequence[Candidate]) -> int:
@@ -42,7 +84,7 @@ ADVICE = BufferAdvice(
     slug="gradients",
     prior_weight=0.9,
     title="All gradients exist at once{at}, beside the parameters, which are as large",
-    remedy=f"{_AT_ONCE}.",
+    remedy=_AT_ONCE,
     remedy_for=_remedy,
     freed_for=_freed,
     link="https://github.com/jax-ml/jax/issues/30338",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings import classify
-from tests.findings.cases import slugs
+from tests.findings.cases import explain, slugs
 from tests.hlo import BF16, F32, MIB, S32, Hlo
+from tests.oom_programs.base import array, on_one
 
 LAYERS = (8, 256, 512)
 FORWARD = "jit(f)/jvp()/while"
@@ -50,6 +55,40 @@ def test_all_layers_but_one_are_freed() -> None:
 
     assert finding.saves_bytes == 7 * MIB // 2
     assert "8 steps of 512 KiB" in finding.evidence
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("step", "remedy"),
+    [
+        ("clipped", "Shard parameters and gradients over more devices (FSDP). A reduction over"),
+        ("logged", "If the update does not wait for all gradients, as a clip by their global"),
+        ("returned", "Shard parameters and gradients over more devices (FSDP). The gradients are"),
+    ],
+)
+def test_an_update_is_moved_into_the_backward_pass_only_where_it_can_be(
+    step: str, remedy: str
+) -> None:
+    """It needs an update, and a clip by the global norm waits for all gradients."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        body = jax.checkpoint(lambda x, w: (x + jnp.tanh(x @ w[0]) @ w[1], None))
+        return (jax.lax.scan(body, x, weights)[0] ** 2).sum()
+
+    def train(weights: Any, x: Any) -> Any:
+        grads = jax.grad(loss)(weights, x)
+        if step == "returned":
+            return grads
+        norm = jnp.sqrt(sum((g**2).sum() for g in grads))
+        scale = jnp.minimum(1.0, 1.0 / norm) if step == "clipped" else 1.0
+        return [w - 0.1 * scale * g for w, g in zip(weights, grads)], norm
+
+    weights = [array(16, 1024, 2048), array(16, 2048, 1024)]
+    lowered = on_one(train, weights, array(64, 1024))
+    found = [f for f in explain(lowered, 150).findings if f.slug == "gradients"]
+
+    assert [f.remedy[: len(remedy)] for f in found] == [remedy]
 
 
 def summed(name: str, opcode: str = "add", dtype: int = F32) -> ProgramFacts:
