@@ -122,7 +122,7 @@ def _check_host(call: Call, leaves: list[Leaf]) -> None:
 def _state_edits(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     state = tuple(sorted(state_of(call)))
     if not state:
-        raise NothingToChange("no argument is optimizer state")
+        raise NothingToChange("no argument is known to be optimizer state")
     leaves = [call.arguments[i] for i in state]
     _check_host(call, leaves)
     yield KeepOnHost(

@@ -49,7 +49,7 @@ def _arguments(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
 def _state(call: Call, facts: ProgramFacts | None, asked: Asked) -> Edits:
     state = state_of(call)
     if call.mesh is not None and not state:
-        raise NothingToChange("no argument is optimizer state")
+        raise NothingToChange("no argument is known to be optimizer state")
     yield from _over_free_axes(call, state, asked.axis)
 
 
