@@ -19,6 +19,7 @@ from hbmwatch._analysis.live_buffers import (
     is_one_per_layer,
     is_recomputed,
 )
+from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings import (
     attention_scores,
     callback,
@@ -178,7 +179,7 @@ def _sorted_with(
 def _of_same_value(
     candidate: Candidate, classified: Mapping[str, tuple[BufferAdvice, Sequence[Candidate]]]
 ) -> str | None:
-    """The slug of a product whose cast, transposed or elementwise version, or gradient, it is.
+    """The slug of a product whose cast, transposed, cut or elementwise version, or gradient, it is.
 
     What makes the number of elements of the one makes that of the other; a gradient has the
     dimensions of the value.
@@ -187,14 +188,23 @@ def _of_same_value(
     if len(dims) < 2:  # many vectors have the same length
         return None
     ends = {end.instruction.id for end in candidate.ends}
+    cut_from = _cut_from(candidate)
     backward = is_backward(candidate.first.name)
     for slug in _OF_PRODUCTS:
         for other in classified.get(slug, (None, ()))[1]:
-            same = not ends.isdisjoint(end.instruction.id for end in other.ends)
+            made = {end.instruction.id for end in other.ends}
             gradient = backward and not is_backward(other.first.name)
-            if _long_dims(other) == dims and (same or gradient):
+            alike = _long_dims(other) == dims and (gradient or not ends.isdisjoint(made))
+            if alike or not cut_from.isdisjoint(made):
                 return slug
     return None
+
+
+def _cut_from(candidate: Candidate) -> set[int]:
+    """The ids of the instructions from whose results a buffer is cut, as logits[:, 1:] is."""
+    graph = candidate.facts.buffers.graph
+    cuts = (end for end in candidate.ends if end.instruction.opcode == "slice")
+    return {source_of(graph, cut.instruction, cut.outer).id for cut in cuts}
 
 
 def _long_dims(candidate: Candidate) -> list[int]:

@@ -234,3 +234,17 @@ def test_a_gradient_is_a_buffer_of_the_finding_on_its_value(
 
     assert finding.slug == "pairwise"
     assert len(finding.buffers) == (2 if joins else 1)
+
+
+@pytest.mark.parametrize(("opcode", "joins"), [("slice", True), ("sort", False)])
+def test_what_is_cut_from_a_product_is_a_buffer_of_its_finding(opcode: str, joins: bool) -> None:
+    """logits[:, 1:], cast to float32, takes as much again."""
+    hlo = Hlo()
+    x, y = (hlo.add("sort", hlo.parameter(1024, 8), dims=(1024, 8)) for _ in range(2))
+    made = hlo.add("dot", x, y, dims=(1024, 1024), name="jit(f)/jvp()/dot_general")
+    part = hlo.add(opcode, made, dims=(1000, 1024), name="jit(f)/slice")
+    cast = hlo.add("convert", part, dims=(1000, 1024), name="jit(f)/convert_element_type")
+    (finding,) = classify.find(hlo.facts((made, cast)))
+
+    assert finding.slug == "pairwise"
+    assert len(finding.buffers) == (2 if joins else 1)
