@@ -161,6 +161,7 @@ class Search:
         again = self._lowest(base, lambda change, edit: edit.traces_again, gains=False)
         if again is None and base in self._left_out and not self._tries.is_over:
             again = self._tries.attempt(base, self._left_out[base], estimates=False)
+            self.untried.pop(again.steps[-1][0].name, None)
             if again.fit.fits:
                 return True
         return again is not None and self._on_top(again, changes)

@@ -259,6 +259,14 @@ def _refused(rows: Sequence[PlanRow]) -> Iterator[str]:
         elif best.peak_bytes is None:
             verdict = "does not fit"
         else:
-            verdict = f"does not fit, peak {format_size(best.peak_bytes)}"
+            verdict = f"does not fit, {_needs(best)}"
         more = f" (the smallest of {len(alike)} tries)" if len(alike) > 1 else ""
         yield f"{' + '.join(changes)}: {what}: {verdict}{more}"
+
+
+def _needs(row: PlanRow) -> str:
+    """The peak of a row that does not fit, or more, where the peak alone would fit."""
+    total, peak, limit = row.fit.total_bytes, row.peak_bytes or 0, row.fit.limit_bytes
+    if total is None or limit is None or peak > limit:
+        return f"peak {format_size(peak)}"
+    return f"needs {format_size(total)} (peak {format_size(peak)})"

@@ -324,3 +324,16 @@ def test_a_plan_without_a_fit_counts_what_was_tried() -> None:
     assert str(answer).splitlines()[1] == "tried 1 change; none makes the step fit"
     with pytest.raises(ValueError, match="tried 1 change; none makes the step fit. "):
         answer.apply(STEP)
+
+
+@pytest.mark.parametrize(
+    ("peak", "said"), [(16, "peak 16.00 GiB"), (14, "needs 15.50 GiB (peak 14.00 GiB)")]
+)
+def test_a_row_says_how_much_is_too_much(peak: int, said: str) -> None:
+    """The total is named where the peak alone would fit."""
+    size = int(15.5 * GIB) if peak < 15 else peak * GIB
+    fit = Fit(False, peak * GIB, size, 15 * GIB, "v5e", "assigned", OomReport(OomMessage("")))
+    rows = (row("donation", "A", fit),)
+
+    lines = str(Plan(verdict(False, 20), rows)).splitlines()
+    assert f"     donation: doing donation: does not fit, {said}" in lines
