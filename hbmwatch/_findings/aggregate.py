@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Batch
 from hbmwatch._analysis.live_buffers import LiveBuffer
+from hbmwatch._analysis.sources import everything
 from hbmwatch._findings import donation, training_state
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
@@ -26,7 +27,7 @@ from hbmwatch._findings.saved import is_layer_input
 from hbmwatch._findings.verdict import freed_together, left_bytes, unnamed
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
-from hbmwatch._xla.types import float_bits
+from hbmwatch._xla.types import PrimitiveType, float_bits
 
 ADVICE = Advice(slug="aggregate", prior_weight=0.3, link=ERROR_1000, change="half-batch")
 # A batch that scales less than half of the bytes over the limit is not what has to be smaller.
@@ -38,6 +39,7 @@ LEAST_SHARE_OF_PEAK = 0.1
 # A dimension of so many is one of rows, not of features, and its length is no coincidence.
 LEAST_ROWS = 4096
 _UNKNOWN = "hbmwatch does not recognize"
+_COMPLEX = (PrimitiveType.C64, PrimitiveType.C128)
 
 
 def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
@@ -96,12 +98,23 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
     elif "parameter" not in kinds and not any("jit(_" in live.name for live in largest):
         rows = _rows(facts, largest)
         blocks = f"blocks of the rows of {rows}" if rows else "blocks"
-        changes.append(f"compute the largest buffers in pieces (jax.lax.map over {blocks})")
+        trains = facts.buffers.differentiated
+        checkpoint = ", with jax.checkpoint around the function of one block" if trains else ""
+        how = f"jax.lax.map over {blocks}{checkpoint}"
+        changes.append(f"compute the largest buffers in pieces ({how})")
     changes.append("shard over more devices")
-    if any(float_bits(live.element_type) for live in largest):
+    if any(float_bits(live.element_type) for live in largest) and not facts.once(_is_complex):
         changes.append("use a narrower dtype")
     text = either(changes)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _is_complex(facts: ProgramFacts) -> bool:
+    """Whether a program computes complex numbers, which have no narrower dtype."""
+    return any(
+        instruction.shape.element_type in _COMPLEX
+        for instruction, _ in everything(facts.buffers.graph)
+    )
 
 
 def _kind(facts: ProgramFacts, live: LiveBuffer) -> str:
@@ -134,7 +147,8 @@ def _describe_peak(
     most = total > LEAST_SHARE_OF_REST * left_bytes(facts, others)
     if not most or total < LEAST_SHARE_OF_PEAK * facts.peak_bytes:
         limit = f" ({format_size(over)} over the limit)" if over else ""
-        which = "The other buffers have no single cause" if others else f"No single cause{limit}"
+        of = " of the other buffers" if others else ""
+        which = f"No single cause{of} is known{'' if others else limit}"
         batch = f"{smaller_batch(facts)} or use more devices" if scales else "use more devices"
         batch = batch.replace("use a smaller batch or use", "use a smaller batch or")
         what = "the other buffers" if others else "its buffers"

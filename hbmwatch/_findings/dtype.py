@@ -32,6 +32,26 @@ CAST_ADVICE = BufferAdvice(
     change=ADVICE.change,
     names_argument=True,
 )
+
+
+def _freed_with_arguments(found: Sequence[Candidate]) -> int:
+    """The copies, and of the arguments that the program only reads what a narrower dtype frees."""
+    facts = found[0].facts
+    numbers = facts.buffers.graph.argument_ids
+    copied = {
+        numbers[end.instruction.id]: candidate.first.size_bytes
+        for candidate in found
+        for end in candidate.ends
+        if end.instruction.id in numbers
+    }
+    only_read = sum(
+        argument.size_bytes - copied[argument.number]
+        for argument in facts.arguments
+        if argument.number in copied and argument.number not in facts.state
+    )
+    return all_bytes([live for candidate in found for live in candidate.buffers]) + only_read
+
+
 COPY_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=ADVICE.prior_weight,
@@ -40,6 +60,7 @@ COPY_ADVICE = BufferAdvice(
     "the wide ones where they are updated; or shard them, so that each device casts its part. "
     "Where a loop over the layers reads the copy, cast one layer inside of it, and compile again: "
     "XLA for TPU may still cast all layers in front of the loop.",
+    freed_for=_freed_with_arguments,
     link=ERROR_1000,
     will_not_help="jax.checkpoint or a smaller batch: the copy has the size of the arguments",
     without_batch="jax.checkpoint: the copy has the size of the arguments",

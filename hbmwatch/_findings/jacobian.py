@@ -58,7 +58,8 @@ ADVICE = BufferAdvice(
     slug="jacobian",
     prior_weight=2.0,
     title="A Jacobian (or Hessian) is computed for its whole basis at once{at}",
-    remedy=f"{_MODE}, {_PRODUCTS}, or jax.lax.map over the basis in chunks.",
+    remedy=f"{_MODE}, {_PRODUCTS}, or, if the matrix itself fits, jax.lax.map over the basis in "
+    "chunks.",
     remedy_for=_remedy,
     line_for=_line,
     of_results=f"The matrix is a result of the program: return {_PRODUCTS}, shard it, or call the "

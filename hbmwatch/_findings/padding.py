@@ -19,6 +19,9 @@ _TILE = re.compile(r"T\((?:(\d+),)?(\d+)\)")
 _GENERAL_REMEDY = (
     "Merge small dimensions (reshape), so that the two minor dimensions are multiples of 8 and 128."
 )
+# The compiler chooses the shapes and layouts of what is no argument: inside of an FFT, for example.
+_IF_OWN = "If an array of the program has this shape"
+_AGAIN = " Compile again: XLA may choose another layout."
 PRIOR_WEIGHT = 2.0
 # Every program has some padding; it is seldom the cause where no buffer is mostly padding.
 MOSTLY_PADDING = 2.0
@@ -197,14 +200,13 @@ def remedy(op: PeakOp, padded: Padded | None) -> str:
     index, size = padded.dimension, padded.size
     moves = padded.is_row_major and padded.position == 0
     if not moves or largest == index or padded.padded_size < LEAST_TO_MOVE * size:
-        return _without_moving(padded)
+        return _without_moving(op, padded)
     made = (
         "Pass the array with"
         if op.kind == "parameter"
-        else f"The program makes this buffer{' at ' + op.source if op.source else ''}: compute it "
-        "with"
+        else f"{_IF_OWN}: compute it{' at ' + op.source if op.source else ''} with"
     )
-    compiled = "" if op.kind == "parameter" else " Compile again: XLA may still move it."
+    compiled = "" if op.kind == "parameter" else _AGAIN
     return (
         f"{made} dimension {largest} ({padded.dims[largest]}) last instead of dimension {index} "
         f"({size}), as separate arrays without dimension {index}, or with that dimension merged "
@@ -212,13 +214,16 @@ def remedy(op: PeakOp, padded: Padded | None) -> str:
     )
 
 
-def _without_moving(padded: Padded) -> str:
+def _without_moving(op: PeakOp, padded: Padded) -> str:
     """What would change the padding where the order of the dimensions stays.
 
     A larger size is no remedy: the elements then take what the padding takes now.
     """
     index, size, multiple = padded.dimension, padded.size, padded.multiple
-    merge = f"Merge dimension {index} ({size}) with another dimension (reshape)"
+    own = op.kind == "parameter"
+    merge = f"{'Merge' if own else f'{_IF_OWN}: merge'} dimension {index} ({size}) with another "
+    merge += "dimension (reshape)"
     if smaller := size - size % multiple:
         merge += f", or make it at most {smaller} where the program allows that"
-    return f"{merge}. A size of {padded.padded_size} takes the same memory as {size}."
+    same = f" A size of {padded.padded_size} takes the same memory as {size}."
+    return f"{merge}.{'' if own else _AGAIN}{same}"

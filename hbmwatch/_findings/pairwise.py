@@ -13,9 +13,10 @@ from hbmwatch._findings import whole
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.mapped import batch_of_pairs, entries_of_pairs, fits
-from hbmwatch._findings.phrases import LAX_MAP, OF_RESULTS
+from hbmwatch._findings.phrases import LAX_MAP, OF_RESULTS, at_line
 from hbmwatch._findings.random_bits import THREEFRY_OPCODES
 from hbmwatch._records.report import Finding
+from hbmwatch._records.text import clean
 from hbmwatch._xla.protos import HloInstructionProto
 from hbmwatch._xla.types import PrimitiveType
 
@@ -109,13 +110,41 @@ GATHER_ADVICE = BufferAdvice(
     of_results=OF_RESULTS,
     even_if_padded=True,
 )
+_DIAGONAL = (
+    "Compute only the part that is used: for its diagonal, sum the squares; for a product with a "
+    "vector, x.T @ (x @ v). Otherwise go"
+)
+_GRAM_BLOCKS = (
+    "over blocks of its rows with jax.lax.map(..., batch_size=...), or keep a low-rank or diagonal "
+    "approximation."
+)
+
+
+def _remedy_of_gram(found: Sequence[Candidate]) -> str:
+    """What to change: a function of each product is not linear in x."""
+    return f"{_DIAGONAL if all(map(_is_product, found)) else 'Go'} {_GRAM_BLOCKS}"
+
+
+def _is_product(candidate: Candidate) -> bool:
+    """Whether a buffer is a product itself, and not a function of one."""
+    return candidate.origin.chain <= _PRODUCTS
+
+
+def _line_of_gram(found: Sequence[Candidate]) -> str:
+    """Where the product is."""
+    graph, largest = found[0].facts.buffers.graph, found[0]
+    product = next((e.instruction for e in largest.ends if graph.is_product(e.instruction)), None)
+    line = largest.facts.buffers.line_of(product) if product is not None else ""
+    return f" at {clean(line, 60)}" if line else at_line(largest.buffers)
+
+
 GRAM_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
     prior_weight=PRIOR_WEIGHT,
     title="A matrix is multiplied by its own transpose in full{at}: a Gram or covariance matrix",
-    remedy="Compute only the part that is used: for its diagonal, sum the squares; for a product "
-    "with a vector, x.T @ (x @ v). Otherwise go over blocks of its rows with jax.lax.map(..., "
-    "batch_size=...), or keep a low-rank or diagonal approximation.",
+    remedy=f"{_DIAGONAL} {_GRAM_BLOCKS}",
+    remedy_for=_remedy_of_gram,
+    line_for=_line_of_gram,
     link=LAX_MAP,
     will_not_help="jit: the compiler does not look for the entries that are used",
     by_blocks=True,
@@ -127,6 +156,8 @@ LEAST_GROWTH = 16
 _MAPPED_GRADIENTS = ("vmap(jvp(", "vmap(transpose(")
 # What makes squared differences of two arrays: with anything else, the square is not expanded.
 _SQUARES = MOVES | frozenset("broadcast subtract multiply fusion parameter iota".split())
+# Between a product and the buffer that has it, in any form.
+_PRODUCTS = MOVES | frozenset("dot convolution fusion parameter tuple".split())
 # In all pairs each row meets at least 32 others; fewer may be features or states.
 LEAST_COPIES = 32
 

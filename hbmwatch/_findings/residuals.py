@@ -31,8 +31,13 @@ ADVICE = Advice(
     slug="residuals",
     prior_weight=1.0,
     link=CHECKPOINT,
-    will_not_help=f"{AROUND_STEP}; policies such as everything_saveable or dots_saveable, which "
-    "still save much of it",
+    will_not_help=f"{AROUND_STEP}; the policy everything_saveable",
+)
+# Where a tenth of the residuals are products, a policy that saves these saves much.
+LEAST_SHARE_OF_PRODUCTS = 0.1
+_SAVES_PRODUCTS = (
+    f"{AROUND_STEP}; policies such as everything_saveable or dots_saveable, which still save much "
+    "of it"
 )
 # What has equal residuals without a scan: layers, or the steps of a loop in Python.
 REPEATED = "layer or step"
@@ -72,7 +77,14 @@ def find(facts: ProgramFacts) -> Finding | None:
         + offered(facts, ADVICE.slug, saved),
         saves_bytes=freed,
         buffers=saved,
+        will_not_help=_SAVES_PRODUCTS if _are_products(saved) else None,
     )
+
+
+def _are_products(saved: Sequence[LiveBuffer]) -> bool:
+    """Whether many residuals are results of matrix products, which dots_saveable would keep."""
+    products = [live for live in saved if live.name.endswith("dot_general")]
+    return all_bytes(products) >= LEAST_SHARE_OF_PRODUCTS * all_bytes(saved)
 
 
 def _steps(saved: Sequence[LiveBuffer]) -> int:

@@ -65,8 +65,12 @@ def is_weight_gradient(candidate: Candidate) -> bool:
 
 
 def is_mapped(candidate: Candidate) -> bool:
-    """Whether a vmap of the user makes the buffer, and not for a gradient."""
-    return depth(candidate.names) > 0 and "jvp(" not in candidate.names
+    """Whether a vmap of the user makes the buffer, and not for a gradient.
+
+    An identity matrix has no entry for each entry of the axis.
+    """
+    names = candidate.names
+    return depth(names) > 0 and "jvp(" not in names and not candidate.is_identity
 
 
 def is_drawn_result(candidate: Candidate) -> bool:

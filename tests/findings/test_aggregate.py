@@ -12,6 +12,7 @@ from hbmwatch._findings.fitting_batch import fitting_length
 from hbmwatch._findings.rank import find_findings
 from hbmwatch._xla.peak import peak_summary
 from hbmwatch._xla.program import parse_program
+from hbmwatch._xla.types import PrimitiveType
 from tests.findings.cases import explain, explained
 from tests.findings.small import limited
 from tests.hlo import F32, MIB, S32, Hlo
@@ -249,6 +250,29 @@ def test_the_remedy_is_one_for_the_largest_buffers(
 
     assert finding is not None
     assert finding.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("trains", "dtype", "remedy"),
+    [
+        (True, F32, "(jax.lax.map over blocks, with jax.checkpoint around the function of one "),
+        (False, PrimitiveType.C64, "(jax.lax.map over blocks) or shard over more devices."),
+    ],
+    ids=["a backward pass", "complex numbers"],
+)
+def test_pieces_are_kept_by_a_backward_pass_and_complex_numbers_are_as_narrow_as_can_be(
+    trains: bool, dtype: int, remedy: str
+) -> None:
+    """On a TPU the two parts of complex numbers are in buffers of their own."""
+    hlo = Hlo()
+    hlo.add("sort", dims=(256,), dtype=dtype, name="jit(f)/sort")
+    made = hlo.add("sort", dims=(4, 262144), name="jit(f)/sort")
+    if trains:
+        hlo.add("negate", dims=(1,), name="jit(f)/transpose(jvp())/neg")
+    finding = aggregate.find(hlo.facts((made,)))
+
+    assert finding is not None
+    assert remedy in finding.remedy
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hbmwatch._findings import dtype
+from hbmwatch._findings import classify, dtype
 from hbmwatch._findings.dtype import dtype_name
 from hbmwatch._xla.types import PrimitiveType, float_bits
 from tests.findings.small import classified
@@ -124,3 +124,16 @@ def test_a_whole_argument_that_is_cast_down_is_found(
     made = hlo.add("convert", w, dims=(512, 512), dtype=narrow, name=name)
 
     assert classified(hlo.facts((made,))) == slug
+
+
+@pytest.mark.parametrize("updated", [False, True], ids=["read", "returned updated"])
+def test_what_a_narrower_argument_frees(updated: bool) -> None:
+    """The copy, and half of an argument that the program only reads."""
+    hlo = Hlo()
+    w = hlo.parameter(512, 512, dtype=F32, path="w")
+    name = "jit(f)/convert_element_type"
+    made = hlo.add("convert", w, dims=(512, 512), dtype=BF16, name=name)
+    alias = {"entries": [{"parameter_number": 0, "output_shape_index": []}]}
+    (finding,) = classify.find(hlo.facts((made,), input_output_alias=alias if updated else {}))
+
+    assert finding.saves_bytes == (MIB // 2 if updated else MIB)

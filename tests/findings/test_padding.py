@@ -38,8 +38,8 @@ def test_padding_is_size_less_elements() -> None:
             "f32[33554432,3]{1,0:T(8,128)}",
             "temporary",
             ": dimension 1 (3) is padded to a multiple of 128 (128)",
-            "The program makes this buffer at train.py:7: compute it with dimension 0 (33554432) "
-            "last instead of dimension 1 (3), as separate arrays without dimension 1",
+            "If an array of the program has this shape: compute it at train.py:7 with dimension 0 "
+            "(33554432) last instead of dimension 1 (3), as separate arrays without dimension 1",
         ),
         (
             "f32[33554432,64]{1,0:T(8,128)}",
@@ -59,8 +59,9 @@ def test_padding_is_size_less_elements() -> None:
             "f32[1000,90,50000]{2,1,0:T(8,128)}",
             "temporary",
             ": dimension 1 (90) is padded to a multiple of 8 (96)",
-            "Merge dimension 1 (90) with another dimension (reshape), or make it at most 88 where "
-            "the program allows that. A size of 96 takes the same memory as 90.",
+            "If an array of the program has this shape: merge dimension 1 (90) with another "
+            "dimension (reshape), or make it at most 88 where the program allows that. Compile "
+            "again: XLA may choose another layout. A size of 96 takes the same memory as 90.",
         ),
         (
             "f32[3,100]{1,0:T(8,128)}",
@@ -71,14 +72,14 @@ def test_padding_is_size_less_elements() -> None:
         ),
         (
             "f32[32,2176,16,133,2]{2,4,3,1,0:T(2,128)}",
-            "temporary",
+            "parameter",
             ": dimension 2 (16) is padded to a multiple of 128 (128)",
             "Merge dimension 2 (16) with another dimension (reshape). A size of 128 takes the "
             "same memory as 16.",
         ),
         (
             "f32[130]{0:T(128)}",
-            "temporary",
+            "parameter",
             ": dimension 0 (130) is padded to a multiple of 128 (256)",
             "Merge dimension 0 (130) with another dimension (reshape), or make it at most 128 "
             "where the program allows that. A size of 256 takes the same memory as 130.",

@@ -179,6 +179,19 @@ def test_a_matrix_by_its_own_transpose(features: int, itself: bool, found: list[
     assert all(f.title.startswith(title) for f, title in zip(findings, found))
 
 
+@pytest.mark.parametrize("applied", ["", "sine"], ids=["itself", "a function of it"])
+def test_a_function_of_a_gram_matrix_is_not_linear(applied: str) -> None:
+    """x.T @ (x @ v) is the product with the Gram matrix itself alone."""
+    hlo = Hlo()
+    x = hlo.add("sort", hlo.parameter(1024, 16, path="x"), dims=(1024, 16))
+    made = hlo.add("dot", x, x, dims=(1024, 1024), name="jit(f)/dot_general")
+    made = hlo.add(applied, made, dims=(1024, 1024), name="jit(f)/sin") if applied else made
+    (finding,) = classify.find(hlo.facts((made,)))
+
+    assert finding.title.startswith("A matrix is multiplied by its own transpose in full")
+    assert ("x.T @ (x @ v)" in finding.remedy) == (not applied)
+
+
 def test_the_index_of_a_sort_is_of_the_buffer_that_it_orders() -> None:
     """They are read by one sort, and as large as each other."""
     hlo = Hlo()

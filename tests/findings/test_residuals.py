@@ -44,6 +44,23 @@ def test_all_layers_but_one_are_freed() -> None:
     assert "one set per layer or step" in finding.evidence
 
 
+@pytest.mark.parametrize(("operation", "products"), [("dot_general", True), ("mul", False)])
+def test_a_policy_that_saves_products_is_named_where_there_are_products(
+    operation: str, products: bool
+) -> None:
+    """dots_saveable keeps nothing of what is computed element by element."""
+    hlo = Hlo()
+    x = hlo.parameter(512, 512, path="x")
+    made = [hlo.add("sort", x, dims=(512, 512), name=f"jit(f)/jvp()/{operation}") for _ in range(5)]
+    for one in made:
+        hlo.add("multiply", one, dims=(512, 512), name=BACKWARD)
+    finding = residuals.find(hlo.facts(tuple(made)))
+
+    assert residuals.LEAST_SHARE_OF_PRODUCTS == 0.1
+    assert finding is not None
+    assert ("dots_saveable" in finding.will_not_help) == products
+
+
 @pytest.mark.parametrize(
     ("equal", "part"), [(5, "each layer or step"), (1, "the computation")], ids=["five", "one"]
 )

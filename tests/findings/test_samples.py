@@ -56,6 +56,17 @@ def test_a_likelihood_of_each_sample_is_no_logits(name: str, slug: str) -> None:
     assert classified(facts) == slug
 
 
+def test_an_identity_matrix_under_a_vmap_is_no_sample() -> None:
+    """jnp.eye makes one matrix for all entries."""
+    hlo = Hlo()
+    numbers = [hlo.add("iota", dims=(512, 512), name="jit(f)/vmap()/iota") for _ in range(2)]
+    equal = hlo.add("compare", *numbers, dims=(512, 512), name="jit(f)/vmap()/eq")
+    name = "jit(f)/vmap()/convert_element_type"
+    made = hlo.add("convert", equal, dims=(512, 512), name=name)
+
+    assert classified(hlo.facts((made,))) is None
+
+
 @pytest.mark.parametrize("returned", [True, False], ids=["a result", "a temporary"])
 def test_chunks_alone_do_not_make_a_result_smaller(returned: bool) -> None:
     """It has to be reduced, sharded or moved."""

@@ -70,8 +70,6 @@ ANSWERED = {
     "_findings.pairwise.PRIOR_WEIGHT": "pairs are the only finding of their programs: "
     "test_pairwise.py",
     "_findings.pairwise.GATHERED_WEIGHT": "no program gathers pairs: test_pairwise.py",
-    "_findings.pairwise.LEAST_GROWTH": "the products here are 1000 times their factors, and layers "
-    "at most 4 times: test_pairwise.py",
     "_findings.pairwise.LEAST_COPIES": "pairs here have at least 512 others; 16 are compiled in "
     "test_pairwise.py",
     "_findings.products.LEAST_GROWTH": "logits here are 64 times their factors, and layers at most "
