@@ -62,7 +62,7 @@ def find(facts: ProgramFacts) -> Finding | None:
     coarse = [] if coarse and _saved_inputs(facts) >= LEAST_INPUTS else _of_several(coarse)
     by_policy = [live for live in facts.buffers.saved if is_kept_by_policy(facts, live)]
     if freed_bytes(coarse) >= freed_bytes(by_policy):
-        return _coarse(coarse) if freed_bytes(coarse) else None
+        return _coarse(_with_others(facts, coarse)) if freed_bytes(coarse) else None
     return _policy(by_policy)
 
 
@@ -107,18 +107,46 @@ def _names(graph: Graph, instruction: HloInstructionProto) -> set[str]:
     return {i.metadata.op_name for i in (instruction, *graph.everything_in(instruction))}
 
 
+def _with_others(facts: ProgramFacts, coarse: Sequence[LiveBuffer]) -> list[LiveBuffer]:
+    """All temporaries that the checkpoints of some recomputed ones compute again.
+
+    Those that have no equal are recomputed with them. A loop's are not where it recomputes a group.
+    """
+    known = {live.op.instruction for live in coarse}
+    checkpoints = set(map(_checkpoint_of, coarse))
+    return [
+        live
+        for live in facts.live
+        if live.op.instruction in known
+        or (
+            live.op.kind == "temporary"
+            and live.loop_buffer is None
+            and is_recomputed(live.context)
+            and _checkpoint_of(live) in checkpoints
+        )
+    ]
+
+
+def _checkpoint_of(live: LiveBuffer) -> str:
+    """The op_name up to the checkpoint that a buffer is recomputed under."""
+    return live.context.partition("rematted_computation")[0]
+
+
 def _coarse(recomputed: Sequence[LiveBuffer]) -> Finding:
     """The finding on a checkpoint around too much."""
-    scanned = any(live.loop_buffer is not None for live in recomputed)
-    body = " (the body of the scan)" if scanned else ""
+    filled = [(b.size_bytes, b.loop_buffer.length) for b in recomputed if b.loop_buffer is not None]
+    _, steps = max(filled, default=(0, 0))
+    what = f"all {steps} steps of a scan" if steps else "several layers or parts"
+    layer = "layer (the body of the scan)" if steps else "layer, or around each part of one"
     return ADVICE.finding(
-        title=f"A jax.checkpoint covers too much: all layers{at_line(recomputed)} are recomputed "
+        title=f"A jax.checkpoint covers too much: {what}{at_line(recomputed)} are recomputed "
         "at once",
         evidence=f"{plural(len(recomputed), 'buffer')} of rematted_computation "
         f"({format_size(all_bytes(recomputed))}), computed{at_lines(recomputed)}, exist at the "
         "same time at the peak.",
-        remedy=f"Put jax.checkpoint around each layer{body} instead of around all layers, so that "
-        "one layer is recomputed at a time.",
+        remedy=f"Put jax.checkpoint around each {layer}, inside of this checkpoint or instead of "
+        "it, so that one of them is recomputed at a time. Inside of it, the inputs of the layers "
+        "that it covers are kept at a time; instead of it, those of all layers.",
         saves_bytes=freed_bytes(recomputed),
         buffers=recomputed,
         will_not_help=f"{AROUND_STEP}; policy=nothing_saveable, which is the same as no policy",

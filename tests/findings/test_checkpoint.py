@@ -23,9 +23,35 @@ def test_three_recomputed_layers_at_once_are_too_many(count: int, is_found: bool
     assert (finding is not None) == is_found
     if finding is not None:
         assert finding.title == (
-            "A jax.checkpoint covers too much: all layers are recomputed at once"
+            "A jax.checkpoint covers too much: several layers or parts are recomputed at once"
         )
         assert "the body of the scan" not in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("under", "count"),
+    [
+        ("jit(f)/transpose(jvp())/while/body/checkpoint", 4),
+        ("jit(f)/transpose(jvp())/checkpoint", 3),
+    ],
+    ids=["of the same checkpoint", "of another one"],
+)
+def test_what_a_coarse_checkpoint_recomputes_once_is_counted(under: str, count: int) -> None:
+    """It is recomputed with the equal values, and freed with them."""
+    hlo = Hlo()
+    layers = "jit(f)/transpose(jvp())/while/body/checkpoint/rematted_computation"
+    made = [hlo.add("sort", dims=(512, 512), name=f"{layers}/dot_general") for _ in range(3)]
+    made.append(hlo.add("sort", dims=(1024, 512), name=f"{under}/rematted_computation/softmax"))
+    finding = checkpoint.find(hlo.facts(made))
+
+    assert finding is not None
+    size = 5 if count == 4 else 3
+    assert finding.evidence == (
+        f"{count} buffers of rematted_computation ({size} MiB), computed, exist at the same time "
+        "at the peak."
+    )
+    assert "several layers or parts" in finding.title
+    assert "inside of this checkpoint or instead of it" in finding.remedy
 
 
 def test_what_a_policy_saves_is_found() -> None:
@@ -83,7 +109,9 @@ def test_a_coarse_checkpoint_in_a_loop_over_micro_batches_is_told() -> None:
 
     lowered = on_one(accumulated, array(12, 512, 512), array(3, 65536, 512))
     first = explain(lowered, 512).findings[0]
-    assert (first.slug, "each layer (the body of the scan)" in first.remedy) == ("checkpoint", True)
+    assert first.slug == "checkpoint"
+    assert first.title.startswith("A jax.checkpoint covers too much: all 12 steps of a scan at ")
+    assert first.remedy.startswith("Put jax.checkpoint around each layer (the body of the scan), ")
 
 
 def test_a_checkpoint_that_is_nested_needs_no_nesting() -> None:
