@@ -261,6 +261,12 @@ class PeakBuffers:
         A loop buffer takes them from the value that the loop writes, even where it has its own: XLA
         names the empty buffer after the zeros that it starts from.
         """
+        if filled is not None and filled.from_argument:
+            # What the user's code updates in place is that array, not what it writes there.
+            update = self.graph.root(filled.update)
+            if update.metadata.op_name:
+                source = self._line_in(filled.loop, update)
+                return update.metadata.op_name, source, update.metadata.op_name != op.op_name
         found = (
             self.loop_buffers.written(filled) if filled is not None else self._named(instruction)
         )
@@ -272,6 +278,13 @@ class PeakBuffers:
         if filled is None:
             source = op.source or source
         return found.metadata.op_name, source, True
+
+    def _line_in(self, loop: HloInstructionProto, instruction: HloInstructionProto) -> str:
+        """The user's line of what a loop does, where its stack shows that it is of that loop."""
+        around, stack = self.program.stack(loop), self.program.stack(instruction)
+        if around and stack[-len(around) :] == around:
+            return user_frame([frame.line for frame in stack])
+        return self.line_of(instruction)
 
     def _of_fusion(
         self, instruction: HloInstructionProto, index: list[int]

@@ -109,3 +109,54 @@ def test_each_result_of_a_fusion_has_the_name_of_what_computes_it(result: int, n
     (live,) = PeakBuffers(program, dataclasses.replace(summary, ops=(op,))).live
 
     assert live.name == name
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "source"),
+    [(True, "dynamic_update_slice", "train.py:40"), (False, "select_n", "train.py:33")],
+    ids=["updated in place", "stacked by a scan"],
+)
+def test_an_array_that_a_loop_updates_has_the_line_of_its_update(
+    given: bool, name: str, source: str
+) -> None:
+    """What a scan stacks has the line of the value, which JAX writes to the stack by itself."""
+    lines = [43, 33, 40]  # of the loop, of the value and of the update
+    frames = {
+        "file_names": ["train.py"],
+        "function_names": ["step", "body"],
+        "file_locations": [
+            {"file_name_id": 1, "function_name_id": n, "line": line}
+            for line, n in zip(lines, [1, 2, 2])
+        ],
+        "stack_frames": [
+            {"file_location_id": n, "parent_frame_id": parent}
+            for n, parent in [(1, 0), (2, 1), (3, 1)]
+        ],
+    }
+    hlo = Hlo()
+    old = hlo.parameter(64, 512, path="collection")
+    begin = hlo.add("copy", old, dims=(64, 512)) if given else hlo.add("iota", dims=(64, 512))
+    start = hlo.add("tuple", begin)
+    body = hlo.inner()
+    carried = body.add("parameter", shape=hlo.known[start]["shape"])
+    whole = body.add("get-tuple-element", carried, dims=(64, 512), tuple_index=0)
+    in_body = "jit(step)/while/body"
+    value = body.add(
+        "select", dims=(1, 512), metadata={"op_name": f"{in_body}/select_n", "stack_frame_id": 2}
+    )
+    written = {"op_name": f"{in_body}/dynamic_update_slice", "stack_frame_id": 3}
+    body.add(
+        "tuple",
+        body.add("dynamic-update-slice", whole, value, dims=(64, 512), metadata=written),
+    )
+    loop = hlo.add(
+        "while",
+        start,
+        shape=hlo.known[start]["shape"],
+        calls=body,
+        metadata={"op_name": "jit(step)/while", "stack_frame_id": 1},
+    )
+    hlo.add("get-tuple-element", loop, dims=(64, 512), tuple_index=0)
+    (live,) = (b for b in hlo.facts((begin,), stack_frame_index=frames).live if b.loop_buffer)
+
+    assert (live.name, live.source) == (f"{in_body}/{name}", source)
