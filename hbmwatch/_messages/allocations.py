@@ -154,8 +154,8 @@ def failed_allocation(
         return (PeakOp(name or "", "", "", shape, size, size, kind, memory_space),)
     stack = re.search(_STACK_OP, text)
     if stack:
+        # The shape is that of the instruction's result, which is not on the stack.
         label = text[stack.start(1) :].partition(f" {SCOPED_ALLOCATION}")[0]
-        shape = label[len(stack[1]) :].partition(" ")[0]
-        entry = {"XLA label": label, "Operator": label, "Shape": shape, "Allocation type": "scoped"}
+        entry = {"XLA label": label, "Operator": label, "Allocation type": "scoped"}
         return (_tpu_op(entry, requested_bytes, memory_space),)
     return ()

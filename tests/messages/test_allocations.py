@@ -67,7 +67,7 @@ def test_an_entry_without_a_size_is_left_out(text: str) -> None:
         (
             "while allocating on stack for %gmm.4 = f32[8] custom-call(%p). Scoped allocation "
             "with size 16B",
-            PeakOp("gmm.4", "custom-call", "", "f32[8]", 16, 16, "temporary", "hbm"),
+            PeakOp("gmm.4", "custom-call", "", "", 16, 16, "temporary", "hbm"),
         ),
         ("nothing is named", None),
     ],
