@@ -13,6 +13,8 @@ from hbmwatch import OomMessage, parse_oom, parse_ooms
 from tests.messages.samples import SAMPLES, sample, without_text
 from tests.messages.test_wrapped import WRAPPINGS
 
+ENCODED = {name for name in WRAPPINGS if name.startswith(("a form", "a link"))}
+
 TEXTS = {name: sample(name) for name in SAMPLES}
 
 # Each with its figures in the places of fields; "#" marks whole bytes, "@" one of XLA:GPU's sizes.
@@ -107,6 +109,10 @@ def test_wrappings_inside_of_each_other_do_not_change_what_is_read(
     for place, wrapping in enumerate(wrappings):
         # Breaking the lines of a log breaks its prefixes and escapes such as "\\n".
         # Source text is read only where nothing else wraps it.
+        # A link in a link is read, but not one in a log in a link.
+        is_encoded = wrapping in ENCODED
+        if is_encoded and not ENCODED.isdisjoint(wrappings[:place]):
+            continue
         alone = "broken" in wrapping or wrapping == "source"
         if not alone or (place == 0 and (wrapping != "source" or len(wrappings) == 1)):
             text = WRAPPINGS[wrapping](text)

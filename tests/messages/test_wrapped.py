@@ -115,7 +115,7 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
     "a link in a link": lambda text: quote(f"https://example.com/?q={quote(text)}"),
     "ellipses of a person": lambda text: text.replace(". ", ". ... ").replace(": ", ": [...] ", 1),
     "bullets": each_line("- "),
-    "lines of code": lambda text: re.sub(r"(?m)^([ \t]*)(\S.*?)[ \t]*$", r"\1- `\2`", text),
+    "lines of code": lambda text: re.sub(r"(?m)^([ \t]*)(\S.*?)[ \t\r]*$", r"\1- `\2`", text),
     "sentences of code": lambda text: SENTENCE_END.sub("`\n  - `", f"- `{text}`"),
     "sentences of code in a row": lambda text: SENTENCE_END.sub("`, `", f"`{text}`"),
     "sentences apart": lambda text: SENTENCE_END.sub(" … / … ", text),
