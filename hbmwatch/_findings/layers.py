@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.graph import MOVES
-from hbmwatch._analysis.live_buffers import LiveBuffer, is_forward
+from hbmwatch._analysis.live_buffers import LiveBuffer, is_forward, is_recomputed
 from hbmwatch._analysis.places import stack_of
 from hbmwatch._findings.advice import all_bytes
 from hbmwatch._findings.phrases import at_line
@@ -26,6 +27,8 @@ _SCOPE = re.compile(r"jvp\((\w*\d)\)/")
 SHARES_OF_RESIDUALS = (0.75, 0.5)
 # Whether a function is all of the forward pass shows in any part of it, so a sample is enough.
 SAMPLED_INSTRUCTIONS = 300
+# XLA neither leaves these out in one of several calls, nor computes one for all of them.
+_ONE_A_CALL = frozenset(("reduce", "convolution"))
 
 
 class Call(NamedTuple):
@@ -38,18 +41,30 @@ class Call(NamedTuple):
 Calls = tuple[Call, ...]
 
 
-def around(facts: ProgramFacts, buffers: Sequence[LiveBuffer], part: str) -> str:
+class Layer(NamedTuple):
+    """What is known of the code of a layer.
+
+    Attributes:
+        call: The function that makes its residuals, with the line that calls it; None where no
+            function is known to be called for each layer.
+        is_inline: Whether one call of a function makes the residuals of all layers.
+    """
+
+    call: Call | None
+    is_inline: bool = False
+
+
+def around(layer: Layer, buffers: Sequence[LiveBuffer], part: str) -> str:
     """What to checkpoint: "`block()`, called at train.py:40", or "each layer at train.py:27".
 
     Args:
-        facts: The failing program.
+        layer: What `find_layer` gives for the residuals.
         buffers: The residuals.
         part: What to call the part of the program that makes them, where no function does.
     """
-    layer = find_layer(facts, buffers)
-    if layer is None:
+    if layer.call is None:
         return f"{part}{_scopes(buffers)}{at_line(buffers)}"
-    return f"`{layer.function}()`, called at {layer.called_at}"
+    return f"`{layer.call.function}()`, called at {layer.call.called_at}"
 
 
 def _scopes(buffers: Sequence[LiveBuffer]) -> str:
@@ -66,11 +81,12 @@ def _scopes(buffers: Sequence[LiveBuffer]) -> str:
     return f" ({name})" if len(numbered.get(name, ())) > 1 else ""
 
 
-def find_layer(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> Call | None:
+def find_layer(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> Layer:
     """The innermost function of the user that makes most bytes of residuals.
 
     None where XLA names no functions, or it has no name, or it is all of the forward pass: the
-    layers are then lines of the function that is differentiated.
+    layers are then lines of the function that is differentiated. Nor one that has the loop over the
+    layers in it: a checkpoint around that recomputes all of them at once.
     """
     made: dict[Calls, list[LiveBuffer]] = {}
     for live in buffers:
@@ -81,10 +97,45 @@ def find_layer(facts: ProgramFacts, buffers: Sequence[LiveBuffer]) -> Call | Non
         if outer and outer[0].called_at and not outer[0].function.startswith("<"):
             # A checkpoint around one convolution keeps what it returns.
             if all(_is_returned(facts, outer, live) for live in _inside(made, outer)):
-                return None
+                return Layer(None)
             if _is_part(facts, outer):
-                return outer[0]
-    return None
+                is_inline = _has_all_layers(facts, outer, _inside(made, outer))
+                return Layer(None if is_inline else outer[0], is_inline)
+    return Layer(None)
+
+
+def _has_all_layers(facts: ProgramFacts, outer: Calls, made: Sequence[LiveBuffer]) -> bool:
+    """Whether a function runs the loop over the layers whose residuals it makes.
+
+    It has the scan in it, or it computes something once, but what it keeps several times.
+    """
+    graph = facts.buffers.graph
+    scans = {b.loop_buffer.loop.id: b.loop_buffer.loop for b in made if b.loop_buffer is not None}
+    for scan in scans.values():
+        if _calls(stack_of(graph, scan))[-len(outer) :] == outer:
+            return True
+    if scans or all(facts.buffers.families[live.family] == 1 for live in made):
+        return False
+    return 1 in _computed(facts, outer).values()
+
+
+def _computed(facts: ProgramFacts, outer: Calls) -> Counter[tuple[int, str]]:
+    """How often each product and each sum of a function, as called so, is in the forward pass."""
+    graph, program = facts.buffers.graph, facts.program
+    found: Counter[tuple[int, str]] = Counter()
+    is_inside: dict[int, bool] = {}
+    running = (i for computation in graph.running for i in program.inside(computation))
+    for instruction in (inner for i in running for inner in (i, *graph.everything_in(i))):
+        number, op_name = instruction.metadata.stack_frame_id, instruction.metadata.op_name
+        if not is_forward(op_name) or is_recomputed(op_name):
+            continue
+        if instruction.opcode in _ONE_A_CALL or graph.is_product(instruction):
+            if number not in is_inside:
+                calls = _calls(program.stack(instruction))
+                is_inside[number] = calls[-len(outer) :] == outer
+            if is_inside[number]:
+                found[number, op_name.rpartition("/")[2]] += 1
+    return found
 
 
 def _innermost(made: Mapping[Calls, Sequence[LiveBuffer]], least: float) -> Calls:

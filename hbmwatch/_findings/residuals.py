@@ -11,7 +11,7 @@ from hbmwatch._findings import classify
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.fitting_batch import has_training_batch
-from hbmwatch._findings.layers import around
+from hbmwatch._findings.layers import Call, around, find_layer
 from hbmwatch._findings.libraries import IN_GROUPS, offered
 from hbmwatch._findings.phrases import at_line, at_lines, plural
 from hbmwatch._findings.saved import (
@@ -63,9 +63,10 @@ def find(facts: ProgramFacts) -> Finding | None:
         return None
     how = f", {_stacked(saved, steps)}" if steps else ""
     how = how or (f", one set per {REPEATED}" if part == EACH else "")
+    layer = find_layer(facts, saved)
     remat = any(".remat" in live.op.instruction for live in facts.live)
     return ADVICE.finding(
-        title=f"Rematerialize: put jax.checkpoint (remat) around {around(facts, saved, part)}",
+        title=f"Rematerialize: put jax.checkpoint (remat) around {around(layer, saved, part)}",
         evidence=f"{_kept(saved)}{how}."
         + (
             " XLA already rematerializes some values (.remat), so the real demand is even higher."
@@ -74,7 +75,8 @@ def find(facts: ProgramFacts) -> Finding | None:
         ),
         remedy="Put jax.checkpoint (jax.remat; flax nn.remat) around "
         + f"{part}, with its default policy, which saves only what goes into it."
-        + offered(facts, ADVICE.slug, saved),
+        + _if_all(layer.call, part)
+        + ("" if layer.is_inline else offered(facts, ADVICE.slug, saved)),
         saves_bytes=freed,
         buffers=saved,
         will_not_help=_SAVES_PRODUCTS if _are_products(saved) else None,
@@ -155,6 +157,13 @@ def _kept(saved: Sequence[LiveBuffer]) -> str:
         f"{plural(len(saved), 'buffer')} ({format_size(all_bytes(saved))} at the peak) {are}: "
         f"computed in the forward pass{at_lines(saved)} and kept for the backward pass"
     )
+
+
+def _if_all(call: Call | None, part: str) -> str:
+    """What to do if a function that is named as the layer has the loop over the layers in it."""
+    if call is None or part != EACH:
+        return ""
+    return f" If one call of `{call.function}()` runs several layers, put it around each of them."
 
 
 def _part(facts: ProgramFacts, saved: Sequence[LiveBuffer], steps: int) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hbmwatch._findings import layers, residuals
+from tests.findings.cases import explain
 from tests.findings.saved import BACKWARD, FORWARD
 from tests.hlo import Hlo
+from tests.oom_programs.base import array, on_one
 
 # Frames as (function, line, parent), numbered from 1; "<" is a library's.
 STEP, LOSS, BLOCK, PART = (
@@ -82,6 +86,8 @@ def title(frames: list[tuple[str, int, int]], made: list[int], others: list[int]
             "`block()`, called at train.py:30",
         ),
         ([STEP, LOSS, ("", 27, 2), SUM], [3, 3, 3], [4], "each layer or step at train.py:27"),
+        ([STEP, LOSS, BLOCK, SUM], [3, 3, 3], [4, 3], "each layer or step at train.py:27"),
+        ([STEP, LOSS, BLOCK, SUM], [3, 3, 3], [4, 3, 3], "`block()`, called at train.py:30"),
     ],
     ids=[
         "a function",
@@ -92,6 +98,8 @@ def title(frames: list[tuple[str, int, int]], made: list[int], others: list[int]
         "a lambda",
         "through a library",
         "no names",
+        "a function with the loop over the layers and a sum after it",
+        "a function with a sum in each layer",
     ],
 )
 def test_the_layer_is_the_innermost_function_that_makes_most_residuals(
@@ -100,6 +108,56 @@ def test_the_layer_is_the_innermost_function_that_makes_most_residuals(
     """Not the function that is differentiated: that would recompute everything at once."""
     assert layers.SHARES_OF_RESIDUALS == (0.75, 0.5)
     assert title(frames, made, others) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("scans", "expected"),
+    [("two", "the body of the scan at "), ("one", "`layer()`, called at ")],
+)
+def test_a_function_with_the_scans_over_the_layers_is_no_layer(scans: str, expected: str) -> None:
+    """A checkpoint around it would recompute all of them at once."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return jnp.sin(jnp.tanh(x @ w)), None
+
+    def model(weights: Any, x: Any) -> Any:
+        if scans == "one":
+            return jax.lax.scan(layer, x, weights)[0]
+        x = jax.lax.scan(lambda x, w: (jnp.sin(jnp.tanh(x @ w)), None), x, weights)[0]
+        return jax.lax.scan(lambda x, w: (jnp.cos(jnp.tanh(x @ w)), None), x, weights)[0]
+
+    def loss(weights: Any, x: Any) -> Any:
+        return (model(weights, x) ** 2).sum()
+
+    lowered = on_one(jax.grad(loss), array(8, 256, 256), array(32768, 256))
+    found = [f for f in explain(lowered, 64).findings if f.slug == "residuals"]
+
+    around = "Rematerialize: put jax.checkpoint (remat) around "
+    assert [f.title.startswith(f"{around}{expected}") for f in found] == [True]
+
+
+@pytest.mark.parametrize(("sums", "is_offered"), [(1, False), (3, True)])
+def test_a_remedy_for_the_class_of_a_layer_needs_a_layer(sums: int, is_offered: bool) -> None:
+    """Layers that are written out in one module have no class, nor does it run for each of them."""
+    hlo = Hlo()
+    linen = "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
+    frames = [STEP, LOSS, BLOCK, ("<library>", 9, 3), SUM]
+    module = {**index(frames), "file_names": ["/home/me/train.py", linen]}
+    for _ in range(3):
+        metadata = {"op_name": FORWARD, "stack_frame_id": 4}
+        made = hlo.add("sort", dims=(512, 512), metadata=metadata)
+        hlo.add("multiply", made, dims=(512, 512), name=BACKWARD)
+    kept = [i["id"] for i in hlo.instructions if i["opcode"] == "sort"]
+    for frame in [5] + [3] * sums:
+        hlo.add("reduce", dims=(1,), metadata={"op_name": FORWARD, "stack_frame_id": frame})
+    finding = residuals.find(hlo.facts(kept, stack_frame_index=module))
+
+    assert finding is not None
+    several = "If one call of `block()` runs several layers, put it around each of them."
+    assert (several in finding.remedy) == is_offered
+    assert ("nn.remat(Block)" in finding.remedy) == is_offered
 
 
 @pytest.mark.parametrize(
