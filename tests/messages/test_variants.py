@@ -86,7 +86,7 @@ def test_a_message_in_capitals_has_its_class_and_no_other_figure(name: str) -> N
 
 
 # In capitals it is what Neuron's runtime logs.
-@pytest.mark.parametrize("name", HARMLESS.keys() - {"prose on a device's memory"})
+@pytest.mark.parametrize("name", sorted(HARMLESS.keys() - {"prose on a device's memory"}))
 def test_what_only_looks_like_an_oom_is_none_in_capitals(name: str) -> None:
     """Other limits, warnings and host errors give None."""
     assert parse_oom(HARMLESS[name].upper()) is None
