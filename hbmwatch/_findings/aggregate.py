@@ -40,6 +40,7 @@ LEAST_SHARE_OF_PEAK = 0.1
 LEAST_ROWS = 4096
 _UNKNOWN = "hbmwatch does not recognize"
 _COMPLEX = (PrimitiveType.C64, PrimitiveType.C128)
+_OF_COMPLEX = ("complex", "real", "imag", "conj")
 
 
 def find(facts: ProgramFacts, others: Sequence[Finding] = ()) -> Finding | None:
@@ -110,9 +111,13 @@ def _remedy(facts: ProgramFacts, scales: bool, largest: Sequence[LiveBuffer]) ->
 
 
 def _is_complex(facts: ProgramFacts) -> bool:
-    """Whether a program computes complex numbers, which have no narrower dtype."""
+    """Whether a program computes complex numbers, which have no narrower dtype.
+
+    XLA for TPU computes their two parts: the names of the operations are left.
+    """
     return any(
         instruction.shape.element_type in _COMPLEX
+        or instruction.metadata.op_name.rpartition("/")[2] in _OF_COMPLEX
         for instruction, _ in everything(facts.buffers.graph)
     )
 

@@ -19,7 +19,6 @@ ADVICE = Advice(
     prior_weight=0.9,
     link=ERROR_1000,
     will_not_help="narrower arguments: the program makes the wide values",
-    change="bfloat16",
 )
 CAST_ADVICE = BufferAdvice(
     slug=ADVICE.slug,
@@ -29,7 +28,6 @@ CAST_ADVICE = BufferAdvice(
     "is used at a time.",
     link=ERROR_1000,
     will_not_help="jax.checkpoint: the float32 copy exists in full again when it is used",
-    change=ADVICE.change,
     names_argument=True,
 )
 
@@ -64,6 +62,7 @@ COPY_ADVICE = BufferAdvice(
     link=ERROR_1000,
     will_not_help="jax.checkpoint or a smaller batch: the copy has the size of the arguments",
     without_batch="jax.checkpoint: the copy has the size of the arguments",
+    change="bfloat16",
     names_argument=True,
 )
 # A program "is" bfloat16 if more than half of the bytes of its float arguments are that narrow.

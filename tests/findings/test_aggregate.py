@@ -253,19 +253,25 @@ def test_the_remedy_is_one_for_the_largest_buffers(
 
 
 @pytest.mark.parametrize(
-    ("trains", "dtype", "remedy"),
+    ("trains", "dtype", "name", "remedy"),
     [
-        (True, F32, "(jax.lax.map over blocks, with jax.checkpoint around the function of one "),
-        (False, PrimitiveType.C64, "(jax.lax.map over blocks) or shard over more devices."),
+        (
+            True,
+            F32,
+            "sort",
+            "(jax.lax.map over blocks, with jax.checkpoint around the function of one ",
+        ),
+        (False, PrimitiveType.C64, "sort", "(jax.lax.map over blocks) or shard over more devices."),
+        (False, F32, "imag", "(jax.lax.map over blocks) or shard over more devices."),
     ],
-    ids=["a backward pass", "complex numbers"],
+    ids=["a backward pass", "complex numbers", "their parts"],
 )
 def test_pieces_are_kept_by_a_backward_pass_and_complex_numbers_are_as_narrow_as_can_be(
-    trains: bool, dtype: int, remedy: str
+    trains: bool, dtype: int, name: str, remedy: str
 ) -> None:
     """On a TPU the two parts of complex numbers are in buffers of their own."""
     hlo = Hlo()
-    hlo.add("sort", dims=(256,), dtype=dtype, name="jit(f)/sort")
+    hlo.add("sort", dims=(256,), dtype=dtype, name=f"jit(f)/{name}")
     made = hlo.add("sort", dims=(4, 262144), name="jit(f)/sort")
     if trains:
         hlo.add("negate", dims=(1,), name="jit(f)/transpose(jvp())/neg")

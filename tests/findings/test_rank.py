@@ -7,7 +7,7 @@ import pytest
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._explain.conclude import add_findings
 from hbmwatch._explain.problems import Problems
-from hbmwatch._findings import rank
+from hbmwatch._findings import dtype, rank
 from hbmwatch._findings.rank import ADVICE, FINDERS, find_findings
 from hbmwatch._records.message import OomMessage
 from hbmwatch._report.report import OomReport
@@ -17,15 +17,18 @@ from tests.hlo import BF16, F32, S32, Hlo
 
 
 def test_the_changes_that_verify_can_try() -> None:
-    """Four findings have one, and carry it."""
+    """Three findings have one, and carry it; so has a copy of arguments in a narrower dtype.
+
+    Narrower arguments do not change what the program itself makes wide.
+    """
     changes = {slug: advice.change for slug, advice in ADVICE.items() if advice.change}
 
     assert changes == {
         "donation": "donation",
         "replication": "sharding",
-        "dtype": "bfloat16",
         "aggregate": "half-batch",
     }
+    assert (dtype.COPY_ADVICE.change, dtype.CAST_ADVICE.change) == ("bfloat16", "")
     assert ADVICE["donation"].finding("t", "e", "r", None).change == "donation"
 
 
