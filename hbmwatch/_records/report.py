@@ -72,7 +72,7 @@ class Finding:
         title: One line.
         evidence: The figures.
         remedy: What to change, in one sentence.
-        saves_bytes: Bytes at the peak that the remedy frees at most; None if unknown.
+        saves_bytes: Bytes of its buffers that the remedy frees at most; None if unknown.
         certainty: "measured" (a changed program was compiled), "derived" (arithmetic on this
             program) or "hint".
         link: Where to read on.
