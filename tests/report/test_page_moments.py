@@ -259,7 +259,7 @@ def test_the_table_is_copied_as_text_and_as_csv(show: Show) -> None:
     assert browser.execute_async_script(copied).splitlines()[1:] == [
         "209715200,2,other temporaries,block_*/dot,f32[8],model.py:9,0,21,70"
     ]
-    assert texts(browser, "#copied") == ["1 rows copied"]
+    assert texts(browser, "#copied") == ["1 row copied"]
 
 
 @pytest.mark.parametrize("longest", ["parameters or optimizer state", "other temporaries"])

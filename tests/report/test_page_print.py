@@ -69,7 +69,7 @@ def test_paper_says_how_the_buffers_are_grouped_and_filtered(on_paper: Callable[
         "return [...document.querySelectorAll('.tools > *')].filter((e) => e.offsetWidth)"
         ".map((e) => e.value || (e.querySelector('select')?.selectedOptions[0] ?? e).textContent)"
     )
-    assert shown == ["source line", "all \u203a train.py:5", "layer_1", "1 buffers, 64 MiB"]
+    assert shown == ["source line", "all \u203a train.py:5", "layer_1", "1 buffer, 64 MiB"]
     before = "return getComputedStyle(document.querySelectorAll('.tools')[1], '::before').content"
     assert browser.execute_script(before) == '"Filter:"'
 
