@@ -127,6 +127,7 @@ class Placed:
         self._step = step
         self._placement = placement
         self._key = TraceKey()
+        self._made: list[Placement] = []  # one list for the function inside of a jit, too
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(step)
 
@@ -134,12 +135,19 @@ class Placed:
         """What the step returns."""
         return self._under(self._step)(*args, **kwargs)
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the place was found in what a trace of the step differentiated."""
+        return bool(self._made)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__wrapped__"):
             raise AttributeError(name)
         found = lower_of(self._step) if name == "lower" else getattr(self._step, name)
         if name == "__wrapped__":
-            return Placed(found, self._placement)
+            inner = Placed(found, self._placement)
+            inner._made = self._made
+            return inner
         return self._under(found) if name in ("lower", "trace", "eval_shape") else found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -147,12 +155,12 @@ class Placed:
 
     def _under(self, function: Callable[..., Any]) -> Callable[..., Any]:
         placement = self._placement
-        change = functools.partial(
-            checkpointed,
-            function=placement.function,
-            group=placement.group,
-            each=placement.each,
-        )
+
+        def change(body: Body) -> Any:
+            new = checkpointed(body, placement.function, placement.group, placement.each)
+            if new is not body.closed:
+                self._made.append(placement)
+            return new
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:

@@ -95,6 +95,15 @@ def test_it_says_why_it_does_not_apply(changed: Any, reason: str) -> None:
         next(CHECKPOINT.edits(changed(), None, Asked()))
 
 
+def test_a_step_without_the_function_is_not_returned_unchanged() -> None:
+    """A function is known by its file and line, so that of another file is another one."""
+    edit = next(CHECKPOINT.edits(call(), None, Asked()))
+    other = jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(x))))
+
+    with pytest.raises(NothingToChange, match=r"layer, test_.*, is not called in what the step"):
+        edit.on(call_of(other, (X,), {}, "cpu"))
+
+
 def test_a_step_of_equinox_gets_the_checkpoint_by_shapes() -> None:
     """filter_jit takes a shape for a static value, so the shapes come as tracers here too."""
     eqx = pytest.importorskip("equinox")
@@ -153,7 +162,8 @@ def test_a_checkpoint_that_keeps_as_much_is_not_compiled() -> None:
     edit = next(CHECKPOINT.edits(before, None, Asked()))
     target = target_of(before.lowered)
     tries = Tries(target, time.monotonic() + 600, 600, 1 << 20)
-    already = Tried(edit.on(before), (), verdict(1 << 20), None)
+    same = edit.on(before).changed(given=before.given)  # it is placed again, and in the same step
+    already = Tried(same, (), verdict(1 << 20), None)
 
     assert edit.is_worth_a_compile(before, edit.on(before))
     with pytest.raises(NothingToChange, match="needs no less memory with it"):

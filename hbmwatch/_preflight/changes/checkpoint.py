@@ -37,6 +37,12 @@ class Checkpoint(Edit):
             new = given.varied(step)
         except NotRepeatable as refused:
             raise NothingToChange(str(refused)) from refused
+        if not step.is_made:
+            place = f"{self.placement.name}, {self.placement.where}"
+            raise NothingToChange(
+                f"{place}, is not called in what the step differentiates, or only in a "
+                "jax.checkpoint"
+            )
         # Arguments and outputs are the same, but an earlier change may have moved or donated some.
         if call.lowered:
             return new
