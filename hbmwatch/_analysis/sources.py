@@ -47,20 +47,26 @@ def source_of(
     return current
 
 
+_Call = tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]
+
+
 def everything(
     graph: Graph,
 ) -> Iterator[tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]]:
     """The instructions that run, each with the fusions that it is in, outermost first."""
-    todo: list[tuple[HloInstructionProto, tuple[HloInstructionProto, ...]]] = [
-        (instruction, ())
-        for computation in graph.running
-        for instruction in graph.program.inside(computation)
-    ]
-    for instruction, outer in todo:  # grows meanwhile; a damaged program may have a ring
-        yield instruction, outer
-        inner = graph.fused(instruction)
-        if inner is not None and all(instruction.id != around.id for around in outer):
-            todo += [(inside, (*outer, instruction)) for inside in graph.program.inside(inner)]
+    for computation in graph.running:
+        for instruction in graph.program.inside(computation):
+            yield instruction, ()
+            calls: list[_Call] = [(instruction, ())] if graph.fused(instruction) else []
+            for call, outer in calls:  # grows meanwhile; a damaged program may have a ring
+                inner = graph.fused(call)
+                if inner is None or any(call.id == around.id for around in outer):
+                    continue
+                within = (*outer, call)
+                for inside in graph.program.inside(inner):
+                    yield inside, within
+                    if graph.fused(inside) is not None:
+                        calls.append((inside, within))
 
 
 def _entry(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Batch
 from hbmwatch._analysis.live_buffers import LiveBuffer
-from hbmwatch._analysis.sources import everything
 from hbmwatch._findings import donation, training_state
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
@@ -115,11 +114,9 @@ def _is_complex(facts: ProgramFacts) -> bool:
 
     XLA for TPU computes their two parts: the names of the operations are left.
     """
-    return any(
-        instruction.shape.element_type in _COMPLEX
-        or instruction.metadata.op_name.rpartition("/")[2] in _OF_COMPLEX
-        for instruction, _ in everything(facts.buffers.graph)
-    )
+    operations = {name.rpartition("/")[2] for name in facts.buffers.op_names}
+    types = {live.element_type for live in facts.live} | {a.element_type for a in facts.arguments}
+    return not (operations.isdisjoint(_OF_COMPLEX) and types.isdisjoint(_COMPLEX))
 
 
 def _kind(facts: ProgramFacts, live: LiveBuffer) -> str:

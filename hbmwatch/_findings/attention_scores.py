@@ -7,7 +7,7 @@ import dataclasses
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import BufferAdvice
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.products import Product, multiplied_sizes, softmax_sizes
+from hbmwatch._findings.products import Product, weighs
 from hbmwatch._records.report import Finding
 
 PRIOR_WEIGHT = 1.8
@@ -78,8 +78,7 @@ def is_gradient(candidate: Candidate) -> bool:
 
 def _weighs(candidate: Candidate, product: Product) -> bool:
     """Whether a softmax of as many elements as a product is multiplied by something: the values."""
-    facts = candidate.facts
-    return product.size in facts.once(softmax_sizes) & facts.once(multiplied_sizes)
+    return weighs(candidate.facts, product.size)
 
 
 def _scores(facts: ProgramFacts) -> frozenset[tuple[int, ...]]:

@@ -101,11 +101,24 @@ def reader_of_scores(origin: Origin, uses: Sequence[HloInstructionProto]) -> str
     return next((words for word, words in _READERS.items() if word in names), "")
 
 
-def softmax_sizes(facts: ProgramFacts) -> frozenset[int]:
-    """The numbers of elements of softmaxes: by their name, or exponentials over their sums."""
+def weighs(facts: ProgramFacts, size: int) -> bool:
+    """Whether a softmax of so many elements is multiplied by something, as attention does."""
+    known = facts.once(_weighed)
+    if size not in known:
+        known[size] = _is_multiplied(facts, size) and _is_softmax(facts, size)
+    return known[size]
+
+
+def _weighed(_: ProgramFacts) -> dict[int, bool]:
+    """What `weighs` has found."""
+    return {}
+
+
+def _is_softmax(facts: ProgramFacts, size: int) -> bool:
+    """Whether a softmax has so many elements: by its name, or exponentials over their sums."""
     graph = facts.buffers.graph
-    return frozenset(
-        elements(instruction.shape)
+    return any(
+        elements(instruction.shape) == size
         for instruction, outer in everything(graph)
         if "softmax" in instruction.metadata.op_name
         or (instruction.opcode == "divide" and _is_normalized(graph, instruction, outer))
@@ -127,11 +140,11 @@ def _is_normalized(
     return divisor is not None and source_of(graph, divisor, outer).opcode in _SUMS
 
 
-def multiplied_sizes(facts: ProgramFacts) -> frozenset[int]:
-    """The numbers of elements of what the forward pass multiplies, as attention does by weights."""
+def _is_multiplied(facts: ProgramFacts, size: int) -> bool:
+    """Whether the forward pass multiplies a value of so many elements."""
     graph = facts.buffers.graph
-    return frozenset(
-        elements(factor.shape)
+    return any(
+        elements(factor.shape) == size
         for product, _ in everything(graph)
         if graph.is_product(product) and not is_backward(product.metadata.op_name)
         for factor in graph.operands(product)

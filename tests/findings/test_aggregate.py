@@ -271,7 +271,8 @@ def test_pieces_are_kept_by_a_backward_pass_and_complex_numbers_are_as_narrow_as
 ) -> None:
     """On a TPU the two parts of complex numbers are in buffers of their own."""
     hlo = Hlo()
-    hlo.add("sort", dims=(256,), dtype=dtype, name=f"jit(f)/{name}")
+    hlo.parameter(256, dtype=dtype, path="x")
+    hlo.add("sort", dims=(256,), name=f"jit(f)/{name}")
     made = hlo.add("sort", dims=(4, 262144), name="jit(f)/sort")
     if trains:
         hlo.add("negate", dims=(1,), name="jit(f)/transpose(jvp())/neg")
