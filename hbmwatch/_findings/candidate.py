@@ -44,6 +44,11 @@ class Candidate:
         return len(dims) == 2 and dims[0] == dims[1]
 
     @property
+    def long_dims(self) -> list[int]:
+        """The dimensions of a buffer in ascending order, without those of one."""
+        return sorted(size for size in self.first.dims if size > 1)
+
+    @property
     def has_all_pairs(self) -> bool:
         """Whether a buffer has as many rows as columns: it is no block of rows of a matrix."""
         return len(self.first.dims) > 1 and self.first.dims[-1] == self.first.dims[-2]

@@ -184,7 +184,7 @@ def _of_same_value(
     What makes the number of elements of the one makes that of the other; a gradient has the
     dimensions of the value.
     """
-    dims = _long_dims(candidate)
+    dims = candidate.long_dims
     if len(dims) < 2:  # many vectors have the same length
         return None
     ends = {end.instruction.id for end in candidate.ends}
@@ -194,7 +194,7 @@ def _of_same_value(
         for other in classified.get(slug, (None, ()))[1]:
             made = {end.instruction.id for end in other.ends}
             gradient = backward and not is_backward(other.first.name)
-            alike = _long_dims(other) == dims and (gradient or not ends.isdisjoint(made))
+            alike = other.long_dims == dims and (gradient or not ends.isdisjoint(made))
             if alike or not cut_from.isdisjoint(made):
                 return slug
     return None
@@ -205,11 +205,6 @@ def _cut_from(candidate: Candidate) -> set[int]:
     graph = candidate.facts.buffers.graph
     cuts = (end for end in candidate.ends if end.instruction.opcode == "slice")
     return {source_of(graph, cut.instruction, cut.outer).id for cut in cuts}
-
-
-def _long_dims(candidate: Candidate) -> list[int]:
-    """The dimensions of a buffer in ascending order, without those of one."""
-    return sorted(size for size in candidate.first.dims if size > 1)
 
 
 def _sorts(candidate: Candidate) -> set[int]:

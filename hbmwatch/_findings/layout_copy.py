@@ -121,7 +121,7 @@ def _is_rewritten(candidate: Candidate) -> bool:
 def _has_dimensions(candidate: Candidate) -> bool:
     """Whether a buffer has the dimensions of an argument, in any order: else it is a reshape."""
     ends = (sorted(end.instruction.shape.dimensions) for end in candidate.origin.ends)
-    ours = sorted(size for size in candidate.first.dims if size > 1)
+    ours = candidate.long_dims
     return any([size for size in dims if size > 1] == ours for dims in ends)
 
 

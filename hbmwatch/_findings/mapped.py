@@ -66,7 +66,7 @@ def entries_of_product(candidate: Candidate) -> int:
     Which axes are mapped is not known: at least as many as the shortest ones have. Where all axes
     are, each entry is one number.
     """
-    dims = sorted(size for size in candidate.first.dims if size > 1)
+    dims = candidate.long_dims
     vmaps = _vmaps(candidate)
     return math.prod(dims[:vmaps]) if vmaps < len(dims) else 1
 

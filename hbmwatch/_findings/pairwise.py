@@ -287,6 +287,6 @@ def is_gradient_per_example(candidate: Candidate) -> bool:
 
 def _has_shape_of_argument(candidate: Candidate) -> bool:
     """Whether an argument, or a layer of its stack, has the buffer's dimensions, in any order."""
-    dims = sorted(size for size in candidate.first.dims if size > 1)
+    dims = candidate.long_dims
     weights = (a.dims[start:] for a in candidate.facts.arguments for start in (0, 1))
     return any(sorted(size for size in shape if size > 1) == dims for shape in weights)

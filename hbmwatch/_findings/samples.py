@@ -59,7 +59,7 @@ def is_weight_gradient(candidate: Candidate) -> bool:
     """Whether a buffer has the gradient of some weights, or of one layer's, for each example."""
     if not is_gradient_per_example(candidate) or not is_backward(candidate.first.name):
         return False
-    sizes = Counter(size for size in candidate.first.dims if size > 1)
+    sizes = Counter(candidate.long_dims)
     weights = (Counter(a.dims[-LEAST_RANK:]) for a in candidate.facts.arguments)
     return any(sum(w.values()) >= LEAST_RANK and w <= sizes != w for w in weights)
 
