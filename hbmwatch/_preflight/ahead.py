@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from types import TracebackType
 
 from hbmwatch._jax.request import CompileRequest, compile_request
 from hbmwatch._preflight.assigned import begin, has_passed
@@ -28,7 +27,7 @@ _PATIENCE = 2
 
 
 class Ahead:
-    """The first checkpoint of a step, in a compiler of its own. The `with` block ends that."""
+    """The first checkpoint of a step, in a compiler of its own. It ends when this is closed."""
 
     def __init__(
         self, call: Call, target: Target, limit_bytes: int | None, trace_s: float, until: float
@@ -57,18 +56,7 @@ class Ahead:
         self._asked_s = 0.0
         self._passed_s: float | None = None
 
-    def __enter__(self) -> Ahead:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def close(self) -> None:
         """End the compiler, and start none any more."""
         self._is_done = True
         child, self._child = self._child, None

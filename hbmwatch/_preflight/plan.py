@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +84,8 @@ def plan(
     target = named or target_of(call.lowered, memory_fraction)
     _check_limit(target, limit_bytes)
     until = start + seconds
-    with Ahead(call, target, limit_bytes or target.limit_bytes, trace_s, until) as ahead:
+    beside = Ahead(call, target, limit_bytes or target.limit_bytes, trace_s, until)
+    with contextlib.closing(beside) as ahead:
         tries = Tries(target, until, timeout_s, limit_bytes, on_try, trace_s, ahead)
         found = _planned(tries, ahead, call, own, keep_values)
     return dataclasses.replace(found, seconds=time.monotonic() - start)
@@ -99,7 +101,7 @@ def _planned(
     """The plan, without how long it took."""
     fit, facts = tries.compile(call, "assigned", _SHARE_OF_FIRST, meanwhile=ahead.look)
     if fit.fits:
-        ahead.end()
+        ahead.close()
     if fit.fits and fit.proof == "assigned":
         proved, facts = tries.compile(call, "compiled")
         fit = proved if proved.fits is not None else fit

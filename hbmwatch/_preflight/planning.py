@@ -71,7 +71,7 @@ class Search:
                 return self._skip(keeping)
             on_top = self._kept(on_top, change, found)
             if on_top is not base and self._tries.ahead is not None:
-                self._tries.ahead.end()  # it works on the step without the change that is kept
+                self._tries.ahead.close()  # it works on the step without the change that is kept
         if self._together(on_top, keeping):
             return None
         for change in self._changes:

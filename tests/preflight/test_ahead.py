@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 import time
@@ -51,12 +52,12 @@ def call() -> Call:
     return call_of(jax.jit(step), (WEIGHTS, X), {}, "cpu")
 
 
-def started(limit_bytes: int, until: float | None = None) -> Ahead:
+def started(limit_bytes: int, until: float | None = None) -> contextlib.closing[Ahead]:
     """What is compiled beside a step, after the compiler has been busy for a while."""
     of = call()
     found = Ahead(of, target_of(of.lowered), limit_bytes, 0.0, until or time.monotonic() + 600)
     found.look()
-    return found
+    return contextlib.closing(found)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +77,7 @@ def test_its_compiler_ends_with_the_block(folder: Path) -> None:
     """No process and no folder stays, whether somebody took it or not."""
     with started(MIB) as found:
         assert len(list(folder.iterdir())) == 1
-        found.end()
+        found.close()
         assert list(folder.iterdir()) == []
         assert not found.look()
         assert list(folder.iterdir()) == []
@@ -93,14 +94,14 @@ def test_it_ends_where_another_change_is_kept(monkeypatch: pytest.MonkeyPatch) -
         return jax.tree.map(lambda w, g: w - g, weights, step(weights, x))
 
     ended: list[str] = []
-    real = Ahead.end
+    real = Ahead.close
 
     def end(self: Ahead) -> None:
         ended.extend(tried)
         real(self)
 
     tried: list[str] = []
-    monkeypatch.setattr(Ahead, "end", end)
+    monkeypatch.setattr(Ahead, "close", end)
     weights, x = [S((1024, 1024), jnp.float32)] * 4, S((2048, 1024), jnp.float32)
     plan(
         jax.jit(train),
