@@ -19,13 +19,14 @@ from hbmwatch._findings.fitting_batch import (
     smaller_batch,
 )
 from hbmwatch._findings.libraries import uses
-from hbmwatch._findings.phrases import ERROR_1000, at_line, either, list_some, plural
+from hbmwatch._findings.phrases import ERROR_1000, at_line, either, list_some
 from hbmwatch._findings.random_bits import is_drawn
 from hbmwatch._findings.rows import rows_of_outputs
 from hbmwatch._findings.saved import is_layer_input
 from hbmwatch._findings.verdict import freed_together, left_bytes, unnamed
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.types import PrimitiveType, float_bits
 
 ADVICE = Advice(slug="aggregate", prior_weight=0.3, link=ERROR_1000, change="half-batch")

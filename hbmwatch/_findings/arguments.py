@@ -9,12 +9,13 @@ from hbmwatch._analysis.leaves import Argument
 from hbmwatch._findings import replication
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.libraries import uses
-from hbmwatch._findings.phrases import ERROR_1000, largest_paths, list_some, mesh_exists, plural
+from hbmwatch._findings.phrases import ERROR_1000, largest_paths, list_some, mesh_exists
 from hbmwatch._findings.rows import rows_of
 from hbmwatch._findings.training_state import in_trees, optimizers, state_of
 from hbmwatch._records.report import Finding
 from hbmwatch._records.roles import OPTIMIZER, argument_role
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.types import float_bits
 
 ADVICE = Advice(

@@ -16,7 +16,7 @@ from hbmwatch._analysis.live_buffers import (
     is_recomputed,
 )
 from hbmwatch._findings.advice import Advice, all_bytes
-from hbmwatch._findings.phrases import at_line, at_lines, plural
+from hbmwatch._findings.phrases import at_line, at_lines
 from hbmwatch._findings.saved import (
     AROUND_STEP,
     CHECKPOINT,
@@ -26,6 +26,7 @@ from hbmwatch._findings.saved import (
 )
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.protos import HloInstructionProto
 
 ADVICE = Advice(slug="checkpoint", prior_weight=1.5, link=CHECKPOINT)

@@ -41,9 +41,10 @@ from hbmwatch._findings import (
 from hbmwatch._findings.advice import BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.libraries import offered
-from hbmwatch._findings.phrases import at_line, plural
+from hbmwatch._findings.phrases import at_line
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 _CANDIDATE_KINDS = frozenset("temporary output constant".split())
 # From this expansion on, more than half of a buffer is padding, which has its own finding.

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Argument, Output
 from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import DONATION, largest_paths, list_some, plural
+from hbmwatch._findings.phrases import DONATION, largest_paths, list_some
 from hbmwatch._findings.rows import rows_of
 from hbmwatch._records.paths import path_prefix
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 _OUTER = "An outer jit without donate_argnums undoes the donation of an inner jit"
 ADVICE = Advice(

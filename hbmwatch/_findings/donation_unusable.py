@@ -8,10 +8,11 @@ from typing import NamedTuple
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Argument, Output
 from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import DONATION, list_some, plural
+from hbmwatch._findings.phrases import DONATION, list_some
 from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.shardings import tiles
 from hbmwatch._xla.types import float_bits, type_name
 

@@ -9,9 +9,10 @@ from hbmwatch._analysis.leaves import Argument
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import Advice, BufferAdvice, all_bytes
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.phrases import ERROR_1000, at_lines, plural
+from hbmwatch._findings.phrases import ERROR_1000, at_lines
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.types import PrimitiveType, float_bits, type_name
 
 ADVICE = Advice(

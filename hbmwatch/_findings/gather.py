@@ -14,9 +14,10 @@ from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings import callback
 from hbmwatch._findings.advice import Advice, all_bytes
 from hbmwatch._findings.candidate import Candidate
-from hbmwatch._findings.phrases import SHARDING, at_lines, list_some, plural
+from hbmwatch._findings.phrases import SHARDING, at_lines, list_some
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.protos import HloInstructionProto
 from hbmwatch._xla.shapes import element_count
 from hbmwatch._xla.shardings import is_replicated

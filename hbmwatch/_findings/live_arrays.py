@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import list_some, plural
+from hbmwatch._findings.phrases import list_some
 from hbmwatch._records.report import Finding, LiveArrays
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 ADVICE = Advice(
     slug="live-arrays",

@@ -6,9 +6,10 @@ from hbmwatch._analysis import live_buffers
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._findings.advice import Advice, all_bytes
-from hbmwatch._findings.phrases import ERROR_1000, at_line, plural
+from hbmwatch._findings.phrases import ERROR_1000, at_line
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 ADVICE = Advice(slug="long-lived", prior_weight=0.8, link=ERROR_1000)
 # In a shorter program every buffer lives through most of it.

@@ -8,7 +8,6 @@ from typing import Protocol
 from hbmwatch._analysis.live_buffers import LiveBuffer, is_backward
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.text import clean
-from hbmwatch._records.text import plural as plural
 
 ERROR_1000 = "https://openxla.org/xla/errors/error_1000"
 LAX_MAP = "https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html"

@@ -11,10 +11,11 @@ from hbmwatch._analysis.live_buffers import LiveBuffer
 from hbmwatch._analysis.sources import source_of
 from hbmwatch._findings.advice import Advice
 from hbmwatch._findings.fitting_batch import is_training_batch
-from hbmwatch._findings.phrases import SHARDING, largest_paths, list_some, plural
+from hbmwatch._findings.phrases import SHARDING, largest_paths, list_some
 from hbmwatch._findings.rows import rows_of, rows_of_outputs
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 from hbmwatch._xla.shapes import element_count
 from hbmwatch._xla.shardings import is_replicated
 

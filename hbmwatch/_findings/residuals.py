@@ -13,7 +13,7 @@ from hbmwatch._findings.candidate import Candidate
 from hbmwatch._findings.fitting_batch import has_training_batch
 from hbmwatch._findings.layers import Call, around, find_layer
 from hbmwatch._findings.libraries import IN_GROUPS, offered
-from hbmwatch._findings.phrases import at_line, at_lines, plural
+from hbmwatch._findings.phrases import at_line, at_lines
 from hbmwatch._findings.saved import (
     AROUND_STEP,
     CHECKPOINT,
@@ -26,6 +26,7 @@ from hbmwatch._findings.saved import (
 )
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 ADVICE = Advice(
     slug="residuals",

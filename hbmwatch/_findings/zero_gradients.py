@@ -5,11 +5,12 @@ from __future__ import annotations
 from hbmwatch._analysis.facts import ProgramFacts
 from hbmwatch._analysis.leaves import Output
 from hbmwatch._findings.advice import Advice
-from hbmwatch._findings.phrases import largest_paths, list_some, plural
+from hbmwatch._findings.phrases import largest_paths, list_some
 from hbmwatch._findings.rows import rows_of_outputs
 from hbmwatch._records.paths import path_keys
 from hbmwatch._records.report import Finding
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 ADVICE = Advice(
     slug="zero-gradients",

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hbmwatch._findings.phrases import plural
 from hbmwatch._preflight.applied import apply
 from hbmwatch._preflight.assigned import Proof
 from hbmwatch._preflight.changes.change import Edit, Kind
 from hbmwatch._preflight.changes.variants import VARIANT
 from hbmwatch._preflight.verdicts import SCHEMA, Fit
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 _INDENT = "     "
 # What `kind` says, as a plan explains it where a kind is first shown.

@@ -10,11 +10,11 @@ import jax
 from jax.extend.core import ClosedJaxpr
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings.phrases import plural
 from hbmwatch._jax import replay
 from hbmwatch._preflight.changes.call import AroundGiven, Call, NothingToChange, nbytes, typed
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._records.sizes import format_size
+from hbmwatch._records.text import plural
 
 # Smaller constants cost neither memory nor time to compile.
 _LARGE_BYTES = 1 << 20

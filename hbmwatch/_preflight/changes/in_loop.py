@@ -13,12 +13,12 @@ from jax.extend.core import Literal, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hbmwatch._analysis.facts import ProgramFacts
-from hbmwatch._findings.phrases import plural
 from hbmwatch._jax import replay
 from hbmwatch._jax.scans import scan_inputs
 from hbmwatch._preflight.changes.call import HOST, Call, NothingToChange, nbytes, typed
 from hbmwatch._preflight.changes.change import Asked, Change, Edit, Edits
 from hbmwatch._preflight.changes.sources import line_of
+from hbmwatch._records.text import plural
 
 # Smaller values are not worth the work in each step.
 _LARGE_BYTES = 1 << 20
